@@ -34,13 +34,14 @@ LAYERS = (
 )
 # Within collect/: the same, for its packages and the modules beside them.
 COLLECT_LAYERS = (
-    ("masking", "templates"),
+    ("listeners", "masking", "templates"),
     ("tensors", "steps", "launch"),
     ("trace_writer",),
+    ("moments",),
     ("stats", "monitor"),
     ("tracking",),
     ("context",),
-    ("active_session", "observers", "replacements"),
+    ("active_session", "observers"),
     ("probes",),
     ("instruments", "profile"),
     ("session",),

@@ -74,7 +74,7 @@ def test_a_save_can_be_held_up(tmp_path) -> None:
         raise KeyboardInterrupt
 
     with recording(tmp_path / "run") as run:
-        run.session.hooks.before_save.append(refuse)
+        run.session.hooks.before_save.add(refuse)
         with pytest.raises(KeyboardInterrupt):
             torch.save({}, tmp_path / "saved")
         run.session.hooks.before_save.clear()

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.collect.recording import recording
 from traincheck.collect.stats import activations, argument_stats
 from traincheck.collect.stats.activations import MODULES
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tracking.model_structure import has_initial_statistics
 from traincheck.schema.claims import Needs

@@ -7,13 +7,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from traincheck.collect.listeners import Listeners
+from traincheck.collect.moments.moment import Args, Named
+from traincheck.collect.moments.moments import Moments
 from traincheck.collect.stats.compared import Compared
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.steps.step_counter import StepCounter
-from traincheck.collect.trace_writer.emitter import Emitter, Writer
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.guard import Threads
 from traincheck.collect.trace_writer.marks import ProcessEnd
-from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.schema.claims import Needs
@@ -21,7 +24,7 @@ from traincheck.schema.claims import Needs
 
 @dataclass(slots=True)
 class Hooks:
-    """Callbacks at moments of a step.
+    """Listeners at moments of a step.
 
     Attributes:
         at_step_end: before a recorded step is written.
@@ -29,6 +32,7 @@ class Hooks:
         before_loader: before the iteration of a loader begins, in a recorded step.
         after_batch: after a batch of training was fetched in a recorded step, with its iterator.
         before_forward: before an outermost forward with grad, in a recorded step.
+        before_backward: before any backward pass begins, with its arguments.
         before_optimizer: within the step of an optimizer, right before its update: after the first
             call of its closure, if it has one.
         after_optimizer: within the step, after its update.
@@ -38,28 +42,31 @@ class Hooks:
         before_clip: before gradients are clipped, with the parameters as the program gives them.
         after_scaler: after a GradScaler has stepped an optimizer, or skipped it.
         around: api -> wraps a function below the wrapper that records its calls.
+        around_modules: the same for calls of modules.
         is_last_over: whether the last step of the run is complete, if no call shows it.
     """
 
-    at_step_end: list[Callable[[Emitter], None]] = field(default_factory=list)
-    at_close: list[Callable[[Emitter], None]] = field(default_factory=list)
-    before_loader: list[Callable[[Emitter], None]] = field(default_factory=list)
-    after_batch: list[Callable[[Any, Any], None]] = field(default_factory=list)
-    before_forward: list[Callable[[Emitter], None]] = field(default_factory=list)
-    before_optimizer: list[Callable[[Emitter, str], None]] = field(default_factory=list)
-    after_state: list[Callable[[Emitter, str], None]] = field(default_factory=list)
-    after_optimizer: list[Callable[[], None]] = field(default_factory=list)
-    after_step: list[Callable[[], None]] = field(default_factory=list)
-    before_save: list[Callable[[], None]] = field(default_factory=list)
-    before_clip: list[Callable[[Any], None]] = field(default_factory=list)
-    after_scaler: list[Callable[[Any], None]] = field(default_factory=list)
+    at_step_end: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
+    at_close: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
+    before_loader: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
+    after_batch: Listeners[Callable[[Any, Any], None]] = field(default_factory=Listeners)
+    before_forward: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
+    before_backward: Listeners[Callable[[Args, Named], None]] = field(default_factory=Listeners)
+    before_optimizer: Listeners[Callable[[Emitter, str], None]] = field(default_factory=Listeners)
+    after_state: Listeners[Callable[[Emitter, str], None]] = field(default_factory=Listeners)
+    after_optimizer: Listeners[Callable[[], None]] = field(default_factory=Listeners)
+    after_step: Listeners[Callable[[], None]] = field(default_factory=Listeners)
+    before_save: Listeners[Callable[[], None]] = field(default_factory=Listeners)
+    before_clip: Listeners[Callable[[Any], None]] = field(default_factory=Listeners)
+    after_scaler: Listeners[Callable[[Any], None]] = field(default_factory=Listeners)
     around: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(
         default_factory=dict
     )
+    around_modules: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     is_last_over: Callable[[Emitter], bool] = lambda _: False
 
 
-class Recorder(Writer, Protocol):
+class Recorder(Threads, Protocol):
     """One recording in one process, as the packages below the session see it.
 
     Attributes:
@@ -68,6 +75,7 @@ class Recorder(Writer, Protocol):
         applied: optimizers that stepped since the last backward pass, in a recorded step that
             follows an unrecorded one.
         installed: the installed instruments.
+        moments: the functions of torch that several parts of it listen to.
         compared: records tensors for the comparison of runs; None in other views.
         instruments: the state of each instrument by name.
         is_rng_set: whether a generator was seeded or set in this step.
@@ -76,12 +84,12 @@ class Recorder(Writer, Protocol):
     """
 
     needs: Needs | None
-    local: ThreadState
     stats: TensorStats
     compared: Compared | None
     tracker: Tracker
     live: LiveObjects
     hooks: Hooks
+    moments: Moments
     applied: AbstractSet[str]
     installed: list[Any]
     instruments: dict[str, str]
@@ -96,9 +104,6 @@ class Recorder(Writer, Protocol):
     @property
     def sampling(self) -> EveryNth:
         """Which steps are recorded."""
-
-    def emitter(self) -> Emitter:
-        """The emitter of the running thread, made at its first record."""
 
     def stage(self, em: Emitter, stage: str) -> None:
         """Enter a stage."""

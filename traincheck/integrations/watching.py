@@ -314,10 +314,10 @@ class _Running(Listener):
         self.session: Session = Session(settings)
         self.sampling = OnDemand(options.every, options.warmup, options.limit)
         self.session.sampling = self.sampling
-        self.session.hooks.after_step.append(self._after_step)
+        self.session.hooks.after_step.add(self._after_step)
         if options.halt:
-            self.session.hooks.after_step.append(self._halt)
-            self.session.hooks.before_save.append(self._halt_before_save)
+            self.session.hooks.after_step.add(self._halt)
+            self.session.hooks.before_save.add(self._halt_before_save)
         self._notes: list[str] = []
         self._is_recording = True
         self._skipped = 0

@@ -13,10 +13,12 @@ import orjson
 from torch import is_grad_enabled
 
 from traincheck.collect.masking import is_secret
+from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.templates import CALL_IN_SPAN, CALL_OUTSIDE, WITH_EXCEPTION
 from traincheck.collect.tensors.reading import has_mode, unseen
 from traincheck.collect.tensors.summarize import dumps, encode, escaped, summarize_named
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.handlers import give_back
 from traincheck.schema.marks import MASK
@@ -83,9 +85,9 @@ def span_wrapper(  # noqa: C901
         if em.busy:
             return function(*args, **kwargs)
         if count is not None and clock.stage != "train":
-            guarded(em, session.stage, "train")
+            guarded(em, session.stage, em, "train")
         if before is not None and (recording.scans or not looks):
-            guarded(em, before, args)
+            guarded(em, before, em, args)
         span = em.next_span
         em.next_span = span + 1
         parent = em.top
@@ -95,13 +97,13 @@ def span_wrapper(  # noqa: C901
             result = function(*args, **kwargs)
         except BaseException as error:
             em.top = parent
-            guarded(em, _failed, describe, (span, parent, start), args, kwargs, error)
+            guarded(em, _failed, em, describe, (span, parent, start), args, kwargs, error)
             raise
         em.top = parent
         if counted is not None:
             _tell(session, counted, args, kwargs)
         if after is not None and recording.on and (recording.scans or not looks):
-            guarded(em, after, span, args, kwargs, result)
+            guarded(em, after, em, span, args, kwargs, result)
         if recording.on:
             em.busy = True
             try:
@@ -127,18 +129,6 @@ def _tell(
         session.fault(count, error)
 
 
-def guarded(em: Emitter, action: Callable[..., None], *rest: Any) -> None:
-    """Run code of traincheck: its calls are not recorded, and its failure is only counted."""
-    busy, em.busy = em.busy, True
-    try:
-        with unseen():
-            action(em, *rest)
-    except Exception as error:  # training must go on whatever we got wrong
-        em.session.fault(action, error)
-    finally:
-        em.busy = busy
-
-
 def _failed(
     em: Emitter,
     describe: Describe,
@@ -152,6 +142,30 @@ def _failed(
         fields = describe(em, args, kwargs, None)
         body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
         em.call(*span, WITH_EXCEPTION % (body, type(error).__name__.encode()))
+
+
+def span_listener(session: Recorder, describe: Describe) -> Around:
+    """`span_wrapper` for a function that others listen to as well."""
+
+    def before(args: Args, kwargs: Named) -> tuple[Any, ...]:
+        em = session.local.em or session.emitter()
+        span, parent = em.next_span, em.top
+        em.next_span, em.top = span + 1, span
+        return em, (span, parent, monotonic_ns()), args, kwargs
+
+    def left(note: tuple[Any, ...] | None, failed: BaseException | None) -> None:
+        if note is not None:
+            em, span, args, kwargs = note
+            em.top = span[1]
+            if failed is not None:
+                _failed(em, describe, span, args, kwargs, failed)
+
+    def after(note: tuple[Any, ...] | None, args: Args, kwargs: Named, result: Any) -> None:
+        if note is not None and session.recording.on:
+            em, span, _, _ = note
+            em.call(*span, dumps(describe(em, args, kwargs, result))[1:-1])
+
+    return Around(before, after, left)
 
 
 def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the way costs
@@ -189,7 +203,7 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
             result = function(*args, **kwargs)
         except BaseException as error:
             em.top, em.inner = parent, inner
-            guarded(em, _failed, templates.describe, (span, parent, start), args, kwargs, error)
+            guarded(em, _failed, em, templates.describe, (span, parent, start), args, kwargs, error)
             raise
         em.top, em.inner = parent, inner
         em.busy, guard = True, None

@@ -13,6 +13,7 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import tell
 from traincheck.collect.tracking.optimizer_groups import owner_of
 from traincheck.schema.torch_api import Families
 
@@ -83,8 +84,7 @@ class Amp(Instrument):
             return self._describe(Families.SCALER_STEP, args, result)
 
         def counted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            for action in self.session.hooks.after_scaler:
-                action(args[0])
+            tell(self.session, self.session.hooks.after_scaler, args[0])
             owner = self._owner(args[1] if len(args) > 1 else kwargs.get("optimizer"))
             if owner is not None:
                 self.session.steps.scaler_step(owner)

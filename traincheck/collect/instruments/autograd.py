@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.context import diverged
+from traincheck.collect.context import Recorder, diverged
 from traincheck.collect.instruments._wrap import (
     CallTemplates,
     function_wrapper,
-    guarded,
     span_wrapper,
 )
 from traincheck.collect.instruments.base import Instrument
@@ -23,6 +22,7 @@ from traincheck.collect.templates import BACKWARD
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.call_site import place, where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import GRAD, Families
@@ -50,6 +50,9 @@ class Autograd(Instrument):
             )
 
     def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
+        session = self.session
+        if session.hooks.before_backward.all:
+            original = _with_listeners(original, session)
         recorded = span_wrapper(
             original,
             self.session,
@@ -60,7 +63,7 @@ class Autograd(Instrument):
             count=self._count,
         )
         going: set[int] = set()
-        session, steps = self.session, self.session.steps
+        steps = session.steps
 
         def backward(*args: Any, **kwargs: Any) -> None:
             if is_traced() or state._is_compiling_flag:
@@ -95,7 +98,7 @@ class Autograd(Instrument):
         session = self.session
         em = session.local.em or session.emitter()
         if session.recording.on and not em.busy:
-            guarded(em, _enter, given, handles)
+            guarded(em, _enter, em, given, handles)
 
     def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.session.tracker.trainers.register()  # also in unrecorded steps
@@ -127,6 +130,16 @@ class Autograd(Instrument):
         ]
         parts = (_HEAD, b",".join(given), place(sys._getframe(2)))
         return BACKWARD % parts
+
+
+def _with_listeners(original: Callable[..., None], session: Recorder) -> Callable[..., None]:
+    moment = session.hooks.before_backward
+
+    def backward(*args: Any, **kwargs: Any) -> None:
+        tell(session, moment, args, kwargs)
+        original(*args, **kwargs)
+
+    return hidden(backward)
 
 
 def _encoded(em: Emitter, value: Any) -> bytes:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import pkgutil
-import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from traincheck.collect.listeners import Listener
+from traincheck.collect.moments.replacements import Replacement, replaced
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.observers.registry import OBSERVERS
-from traincheck.collect.replacements import MISSING, Replacement
-from traincheck.collect.trace_writer.emitter import hidden
-from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.schema.claims import without_sampling
 from traincheck.schema.instruments import FEEDS, Feed
 
@@ -21,24 +17,27 @@ if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
 
-class Instrument:
+class Instrument(Listener):
     """Makes one family of APIs emit events. Subclasses define ``name`` and ``install``.
 
     feed: what it records, declared in schema/instruments.py under its name; in selective collection
     it is installed only when a check needs some of that.
     always: also installed if its calls are not recorded, because it counts steps.
     is_seen_by_transforms: replaces functions that TorchScript or fx may find.
+    observers_first: its observers are installed before it.
     """
 
     name: ClassVar[str]
     feed: ClassVar[Feed]
     always: ClassVar[bool] = False
     is_seen_by_transforms: ClassVar[bool] = False
+    observers_first: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         cls.feed = FEEDS[cls.name]
 
     def __init__(self, session: Recorder) -> None:
+        super().__init__()
         self.session = session
         self._layers: list[Callable[[], Replacement | None]] = []
         self._installed: list[Observer] = []
@@ -78,7 +77,7 @@ class Instrument:
         return [observer for observer in made if observer.is_wanted]
 
     def install_observers(self) -> None:
-        """Let the observers in that replace functions themselves. Called after `install`."""
+        """Let the observers in that replace functions, or listen to them."""
         for observer in self.observers(Hook.ON_INSTALL):
             try:
                 observer.install(self)
@@ -87,9 +86,11 @@ class Instrument:
                 self.session.fault(observer.install, error)
 
     def remove(self) -> None:
-        """Restore the originals, last replaced first."""
+        """Restore the originals, last replaced first, and listen no more."""
+        self.mute()
         while self._installed:
             observer = self._installed.pop()
+            observer.mute()
             try:
                 observer.remove()
             except Exception as error:  # the originals must come back whatever we got wrong
@@ -136,81 +137,14 @@ class Instrument:
         steps without calls within models. skip_inner: also while a recorded function runs.
         is_of_program: the holder may be freed while this instrument is there.
         """
-        original = getattr(holder, attribute)
-        layer = Replacement(self, holder, attribute, vars(holder).get(attribute, MISSING))
-        replacement = make(layer.below(original))
-        is_of_class = isinstance(holder, type)
-        if not is_of_class and isinstance(original, types.BuiltinFunctionType):
-            session = self.session if idles else None
-            place = f"{holder.__name__}:{attribute}"
-            replacement = _unbound(
-                replacement, original, place, session, is_rare=is_rare, skip_inner=skip_inner
-            )
-        else:
-            _name(functools.update_wrapper(replacement, original), original, holder, attribute)
-        self._layers.append(layer.put_in(replacement, is_of_program=is_of_program))
-
-
-def _name(
-    replacement: Callable[..., Any], original: Callable[..., Any], holder: Any, attribute: str
-) -> None:
-    """Give a function the names of the original, or those of its place: pickling goes by them.
-
-    They must lead to the replacement where those of the original lead elsewhere.
-    """
-    if not hasattr(original, "__annotations__"):
-        replacement.__annotations__ = {}
-    if isinstance(holder, type):
-        if getattr(original, "__module__", None) is None:  # a method of C
-            replacement.__module__ = holder.__module__
-            replacement.__qualname__ = f"{holder.__qualname__}.{attribute}"
-    elif "<locals>" not in original.__qualname__:  # else it cannot be pickled
-        replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
-
-
-def _unbound(
-    function: Callable[..., Any],
-    original: Callable[..., Any],
-    place: str,
-    session: Recorder | None,
-    *,
-    is_rare: bool,
-    skip_inner: bool,
-) -> Any:
-    """A callable that does not become a method in a class, like functions of C.
-
-    So ``act = torch.relu`` in a class, or in an Enum, behaves as without traincheck. Who inspects
-    it sees the original, also by ``isinstance``. It is pickled by its place, where it is found
-    while it is recorded, and the original later. With ``session``, an unrecorded call costs one
-    frame instead of two: see `Instrument.replace`.
-    """
-    recording = session.recording if session is not None else None
-    local = session.local if session is not None and skip_inner else None
-
-    def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not is_traced() and recording is not None:
-            if not recording.on or (is_rare and not recording.inner_calls):
-                return original(*args, **kwargs) if kwargs else original(*args)
-            if local is not None:
-                em = local.em
-                if em is not None and em.inner is not None:
-                    return original(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    methods: dict[str, Any] = {
-        "__slots__": ("__weakref__",),
-        "__module__": original.__module__,
-        "__doc__": original.__doc__,
-        "__wrapped__": original,
-        "__class__": property(lambda self: type(original)),
-        "__getattr__": lambda self, name: getattr(original, name),
-        "__call__": hidden(__call__),
-        # Tables of overrides (`__torch_function__`) are indexed by the object that torch passes
-        "__eq__": lambda self, other: other is self or other is original,
-        "__hash__": lambda self: hash(original),
-        "__reduce_ex__": lambda self, protocol: (pkgutil.resolve_name, (place,)),
-        "__copy__": lambda self: self,
-        "__deepcopy__": lambda self, memo: self,
-        "__repr__": lambda self: repr(original),
-    }
-    return type(type(original).__name__, (), methods)()
+        layer = replaced(
+            self,
+            holder,
+            attribute,
+            make,
+            self.session if idles else None,
+            is_rare=is_rare,
+            skip_inner=skip_inner,
+            is_of_program=is_of_program,
+        )
+        self._layers.append(layer)

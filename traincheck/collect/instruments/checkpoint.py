@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import types
@@ -14,8 +15,8 @@ import torch
 from torch.optim import lr_scheduler
 
 from traincheck.collect import masking
-from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.moments.moment import Args, Around, Moment, Named
 from traincheck.collect.observers.import_hook import ImportHook
 from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
 from traincheck.collect.observers.state_dicts import StateDictObserver
@@ -24,6 +25,7 @@ from traincheck.collect.tensors.reading import as_plain, is_a, is_lazy, named_te
 from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.tracking import state_reload
 from traincheck.collect.tracking.naming import class_of
 from traincheck.collect.tracking.optimizer_groups import owner_of
@@ -53,9 +55,10 @@ _Describe: TypeAlias = Callable[
 
 
 class _Before:
-    """The state before a load."""
+    """The state before a load. stage: the one that it interrupts."""
 
-    def __init__(self) -> None:
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
         self.digests: dict[str, str | None] = {}
         self.ties: _Ties = {}
         self.shared = 0
@@ -78,26 +81,27 @@ class Checkpoint(Instrument):
         self._imports.install()
         for name in _SAVERS.keys() & sys.modules.keys():
             self._wrap_savers(sys.modules[name])
-        self.replace(torch, "load", lambda f: self._wrap(f, _describe_load))
         module, optimizer = torch.nn.Module, torch.optim.Optimizer
-        self.replace(module, "load_state_dict", lambda f: self._wrap(f, self._describe_module))
         recording = self.session.recording
         self.replace(module, "state_dict", lambda f: self._made.wrap(f, lambda: recording.on))
-        self.replace(
-            optimizer, "load_state_dict", lambda f: self._wrap(f, self._describe_optimizer)
-        )
-        self.replace(
-            torch.amp.GradScaler, "load_state_dict", lambda f: self._wrap(f, _describe_scaler)
-        )
+        loads: list[tuple[Any, _Describe]] = [
+            (module, self._describe_module),
+            (optimizer, self._describe_optimizer),
+            (torch.amp.GradScaler, _describe_scaler),
+        ]
         for cls in list(vars(lr_scheduler).values()):
             is_scheduler = isinstance(cls, type) and issubclass(cls, lr_scheduler.LRScheduler)
             if is_scheduler and "load_state_dict" in vars(cls):
-                self.replace(cls, "load_state_dict", lambda f: self._wrap(f, _describe_scheduler))
+                loads.append((cls, _describe_scheduler))
+        moments = self.session.moments
+        self.listen(moments.at(torch, "load"), self._around(_describe_load))
+        for cls, describe in loads:
+            self.listen(moments.at(cls, "load_state_dict"), self._around(describe))
 
     def remove(self) -> None:
         self._imports.remove()
         super().remove()
-        self._averages.remove()
+        self._averages.mute()
 
     def _wrap_savers(self, module: types.ModuleType) -> None:
         """Wrap the functions of a module that save, once it has been imported."""
@@ -106,36 +110,36 @@ class Checkpoint(Instrument):
                 self.replace(module, name, self._wrap_save)
 
     def _wrap_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session, recorded = self.session, self._wrap(original, self._describe_save)
+        session = self.session
+        saved = Moment(session)
+        saved.add(self._around(self._describe_save))
+        recorded = saved.wrapped(original)
 
         def save(*args: Any, **kwargs: Any) -> Any:
             em = session.local.em
             if not self._nested and (em is None or not em.busy):
-                for action in session.hooks.before_save:
+                for action in session.hooks.before_save.all:
                     action()
             return recorded(*args, **kwargs)
 
         return hidden(save)
 
-    def _wrap(self, original: Callable[..., Any], describe: _Describe) -> Callable[..., Any]:
-        session = self.session
+    def _around(self, describe: _Describe) -> Around:
+        return Around(self._enter, functools.partial(self._write, describe), self._leave)
 
-        def operation(*args: Any, **kwargs: Any) -> Any:
-            em = session.local.em or session.emitter()
-            if not session.recording.on or em.busy or self._nested:
-                return original(*args, **kwargs)
-            stage, before = session.clock.stage, _Before()
-            nested, self._nested = self._nested, True
-            try:
-                guarded(em, self._begin, before, args, kwargs)
-                result = original(*args, **kwargs)
-            finally:
-                self._nested = nested
-                guarded(em, session.stage, stage)
-            guarded(em, self._write, describe, before, args, kwargs, result)
-            return result
+    def _enter(self, args: Args, kwargs: Named) -> _Before | None:
+        if self._nested:
+            return None
+        self._nested = True
+        before = _Before(self.session.clock.stage)
+        em = self.session.local.em or self.session.emitter()
+        guarded(em, self._begin, em, before, args, kwargs)
+        return before
 
-        return hidden(operation)
+    def _leave(self, before: _Before | None, failed: BaseException | None) -> None:
+        if before is not None:
+            self._nested = False
+            self.session.stage(self.session.local.em or self.session.emitter(), before.stage)
 
     def _begin(
         self, em: Emitter, before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -154,17 +158,14 @@ class Checkpoint(Instrument):
             before.changes = state_reload.of_scheduler(target, _state_of(args, kwargs))
 
     def _write(
-        self,
-        em: Emitter,
-        describe: _Describe,
-        before: _Before,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        result: Any,
+        self, describe: _Describe, before: _Before | None, args: Args, kwargs: Named, result: Any
     ) -> None:
+        if before is None:
+            return
+        em = self.session.local.em or self.session.emitter()
         fields = describe(before, args, kwargs, result)
-        for look in self.session.hooks.after_state:
-            look(em, "save" if fields["op"] == "save" else "load")
+        moment = "save" if fields["op"] == "save" else "load"
+        tell(self.session, self.session.hooks.after_state, em, moment)
         em.event("checkpoint", {key: value for key, value in fields.items() if value is not None})
         if fields["op"] == "save":  # a halted process writes no more, and the report names the file
             em.flush()

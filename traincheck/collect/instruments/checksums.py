@@ -15,10 +15,11 @@ import torch
 from traincheck.collect.context import Recorder
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.data import leaves_of, quoted_path
-from traincheck.collect.tensors.reading import tensors_in, unseen
+from traincheck.collect.tensors.reading import tensors_in
 from traincheck.collect.tensors.step_checksums import StepChecksums
 from traincheck.collect.tensors.summarize import dumps
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded, quietly
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.schema.checksums import parse_schedule
@@ -42,20 +43,14 @@ class Checksums(Instrument):
             self._before_update, self.session.fault, lambda _: self._is_due()
         )
         hooks = self.session.hooks
-        hooks.after_batch.append(self._add_batch)
-        hooks.at_step_end.append(self._end)
-        hooks.at_close.append(self._end)
+        self.listen(hooks.after_batch, self._add_batch)
+        self.listen(hooks.at_step_end, self._end)
+        self.listen(hooks.at_close, self._end)
 
     def remove(self) -> None:
         super().remove()
         self._pre_hook.remove()
         self._drop()
-        hooks = self.session.hooks
-        if self._add_batch in hooks.after_batch:
-            hooks.after_batch.remove(self._add_batch)
-        for actions in (hooks.at_step_end, hooks.at_close):
-            if self._end in actions:
-                actions.remove(self._end)
 
     def _is_due(self) -> bool:
         session = self.session
@@ -72,19 +67,6 @@ class Checksums(Instrument):
             self._current = StepChecksums(_Tracked(self.session))
         return self._current
 
-    def _guarded(self, action: Callable[..., None], *rest: Any) -> None:
-        """Run code of traincheck in this thread; its failure is only counted."""
-        session = self.session
-        em = session.local.em or session.emitter()
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                action(*rest)
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(action, error)
-        finally:
-            em.busy = busy
-
     def _add_batch(self, iterator: Any, batch: Any) -> None:
         """A batch of the training loop; the caller catches what fails."""
         if self._is_due():
@@ -97,7 +79,7 @@ class Checksums(Instrument):
     def _wrap_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self._is_due() and torch.is_grad_enabled():
-                self._guarded(self._watch, module)
+                guarded(self.session.local.em or self.session.emitter(), self._watch, module)
             return original(module, *args, **kwargs)
 
         return hidden(forward)
@@ -114,25 +96,14 @@ class Checksums(Instrument):
         session = self.session
 
         def accumulated(parameter: torch.Tensor) -> None:
-            em = session.local.em
-            busy = em is not None and em.busy
-            if em is not None:
-                em.busy = True
-            try:
-                with unseen():
-                    action(parameter)
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(action, error)
-            finally:
-                if em is not None:
-                    em.busy = busy
+            quietly(session, action, parameter)
 
         return hidden(accumulated)
 
     # -- optimizers
 
     def _before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        self._guarded(self._take, optimizer)
+        guarded(self.session.local.em or self.session.emitter(), self._take, optimizer)
 
     def _take(self, optimizer: torch.optim.Optimizer) -> None:
         self._now().before_update(optimizer)

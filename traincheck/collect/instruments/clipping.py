@@ -17,6 +17,7 @@ from traincheck.collect.observers.import_hook import ImportHook
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.guard import tell
 from traincheck.schema.torch_api import Families
 
 # Module of the class; many programs do not use it, and importing it takes half a second.
@@ -29,7 +30,7 @@ class Clipping(Instrument):
     name = "clipping"
 
     def is_wanted(self) -> bool:
-        return super().is_wanted() or bool(self.session.hooks.before_clip)
+        return super().is_wanted() or bool(self.session.hooks.before_clip.all)
 
     def install(self) -> None:
         self._imports: ImportHook | None = None
@@ -58,14 +59,13 @@ class Clipping(Instrument):
         )
 
     def _wrap(self, family: str, limit: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        before = self._before if self.session.hooks.before_clip else None
+        before = self._before if self.session.hooks.before_clip.all else None
         return lambda original: span_wrapper(
             original, self.session, _describer(family, limit), before=before
         )
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
-        for action in self.session.hooks.before_clip:
-            action(args[0] if args else None)
+        tell(self.session, self.session.hooks.before_clip, args[0] if args else None)
 
 
 def _describer(api: str, limit: str, family: str | None = None) -> Describe:

@@ -64,6 +64,7 @@ class Transforms(Instrument):
                     for instrument in self.session.installed:
                         if instrument.is_seen_by_transforms:
                             stack.enter_context(instrument.suspended())
+                    stack.enter_context(self.session.moments.modules.suspended())
                 yield
         finally:
             self._depth[0] -= 1

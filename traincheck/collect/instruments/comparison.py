@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import Counter
-from typing import Any
 
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.templates import GENERATOR_MOMENT, KEPT_STATE
+from traincheck.collect.tensors.devices import KIND
 from traincheck.collect.tensors.generator_states import generator_states
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.known_contents import known_contents
@@ -37,25 +37,11 @@ class Comparison(Instrument):
         # Written with the first other moment: a process that does not train leaves no trace
         self._start = list(generator_states())
         hooks = self.session.hooks
-        hooks.before_loader.append(self._before_loader)
-        hooks.before_forward.append(self._before_forward)
-        hooks.before_optimizer.append(self._before_update)
-        hooks.after_state.append(self._moment)
-        hooks.at_step_end.append(self._end)
-
-    def remove(self) -> None:
-        super().remove()
-        hooks = self.session.hooks
-        for looks, look in (
-            (hooks.before_loader, self._before_loader),
-            (hooks.before_forward, self._before_forward),
-            (hooks.before_optimizer, self._before_update),
-            (hooks.after_state, self._moment),
-            (hooks.at_step_end, self._end),
-        ):
-            known: list[Any] = looks
-            if look in known:
-                known.remove(look)
+        self.listen(hooks.before_loader, self._before_loader)
+        self.listen(hooks.before_forward, self._before_forward)
+        self.listen(hooks.before_optimizer, self._before_update)
+        self.listen(hooks.after_state, self._moment)
+        self.listen(hooks.at_step_end, self._end)
 
     # -- generators
 
@@ -83,7 +69,7 @@ class Comparison(Instrument):
         for source, state in states:
             found = fingerprint(source, state)
             body = GENERATOR_MOMENT % (source.encode(), found.encode(), moment.encode())
-            if is_kept or source.startswith("cuda"):  # 16 bytes
+            if is_kept or source.startswith(KIND):  # 16 bytes
                 body += KEPT_STATE % b64encode(state)
             em.write_json("rng", body)
             is_same = compared is not None and source.partition(":")[0] in compared.seeded

@@ -17,8 +17,8 @@ from torch.utils.data import _utils, dataloader
 
 from traincheck.collect import masking
 from traincheck.collect.context import diverged
-from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.token_batch import token_facts
 from traincheck.collect.templates import BATCH, FINGERPRINT, INDICES, SAMPLES, TOKENS
@@ -34,6 +34,7 @@ from traincheck.collect.tensors.reading import (
 )
 from traincheck.collect.tensors.summarize import dotted, dumps, encode
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import tell
 from traincheck.collect.tracking.naming import FEW, ByObject
 from traincheck.handlers import give_back
 from traincheck.schema.claims import BATCH_CONTENT
@@ -70,12 +71,16 @@ class Data(Instrument):
         self._is_recorded = needs is None or "batch" in needs.kinds
         self._has_content = needs is not None and needs.scans(BATCH_CONTENT)
         self._is_rare = needs is not None and BATCH_CONTENT in needs.sampled_states
-        self.replace(data.DataLoader, "__iter__", self._wrap_iter)
-        self.replace(dataloader._BaseDataLoaderIter, "__init__", self._wrap_init)
+        moments = self.session.moments
+        iterates = moments.at(data.DataLoader, "__iter__")
+        self.listen(iterates, Around(self._begin, self._begun, always=True))
+        self.listen(iterates, Around(self._tell_begin))
+        made = moments.at(dataloader._BaseDataLoaderIter, "__init__")
+        self.listen(made, Around(after=self._made, always=True))
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
         if self._is_recorded:
             self.replace(dataloader._BaseDataLoaderIter, "_reset", self._wrap_reset)
-            self.replace(dataloader._BaseDataLoaderIter, "_next_index", self._wrap_next_index)
+            self.listen(moments.draws, _draw)
         self.replace(_utils.worker, "_worker_loop", self._wrap_worker)
 
     def _wrap_worker(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -97,46 +102,27 @@ class Data(Instrument):
 
         return hidden(_worker_loop)
 
-    def _wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __iter__(loader: data.DataLoader[Any]) -> Any:
-            try:
-                self._starting = self._epoch(loader)
-                if self.session.hooks.before_loader:
-                    self._tell_begin()
-            except Exception as error:  # training must go on whatever we got wrong
-                self.session.fault(self._wrap_iter, error)
-            iterator = original(loader)
-            try:
-                if self._starting is not None:
-                    label, epoch = self._starting
-                    head = _head(label, epoch, _sampler(loader), loader)
-                    iterator._traincheck = label, head, _may_repeat(iterator)
-            except Exception as error:  # training must go on whatever we got wrong
-                self.session.fault(self._wrap_iter, error)
-            return iterator
+    def _begin(self, args: Args, kwargs: Named) -> None:
+        self._starting = self._epoch(args[0])
 
-        return hidden(__iter__)
+    def _begun(self, _: None, args: Args, kwargs: Named, iterator: Any) -> None:
+        if self._starting is not None:
+            label, epoch = self._starting
+            head = _head(label, epoch, _sampler(args[0]), args[0])
+            iterator._traincheck = label, head, _may_repeat(iterator)
 
-    def _tell_begin(self) -> None:
+    def _tell_begin(self, args: Args, kwargs: Named) -> None:
         session = self.session
-        em = session.local.em or session.emitter()
-        if session.recording.on and not (session.is_worker or em.busy):
-            for look in session.hooks.before_loader:
-                guarded(em, look)
+        if not session.is_worker:
+            em = session.local.em or session.emitter()
+            tell(session, session.hooks.before_loader, em)
 
-    def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _made(self, _: None, args: Args, kwargs: Named, result: None) -> None:
         """Loaders of other libraries, such as fastai, also create its iterators."""
-
-        def __init__(iterator: Any, loader: Any, /, *args: Any, **kwargs: Any) -> None:
-            original(iterator, loader, *args, **kwargs)
-            try:
-                if not isinstance(loader, data.DataLoader) and hasattr(loader, "__weakref__"):
-                    label, epoch = self._epoch(loader)
-                    iterator._traincheck = label, _head(label, epoch), _may_repeat(iterator)
-            except Exception as error:  # training must go on whatever we got wrong
-                self.session.fault(self._wrap_init, error)
-
-        return hidden(__init__)
+        iterator, loader = args[:2]
+        if not isinstance(loader, data.DataLoader) and hasattr(loader, "__weakref__"):
+            label, epoch = self._epoch(loader)
+            iterator._traincheck = label, _head(label, epoch), _may_repeat(iterator)
 
     def _wrap_reset(self, original: Callable[..., None]) -> Callable[..., None]:
         def _reset(iterator: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -144,22 +130,6 @@ class Data(Instrument):
             original(iterator, *args, **kwargs)
 
         return hidden(_reset)
-
-    def _wrap_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Workers fetch ahead, but batches come in the order in which they were drawn."""
-
-        def _next_index(iterator: Any) -> Any:
-            drawn = original(iterator)
-            if not getattr(iterator, "_num_workers", 0):
-                iterator._traincheck_drawn = drawn
-                return drawn
-            ahead = getattr(iterator, "_traincheck_drawn", None)
-            if type(ahead) is not _Ahead:
-                ahead = iterator._traincheck_drawn = _Ahead()
-            ahead.append(drawn)
-            return drawn
-
-        return hidden(_next_index)
 
     def _epoch(self, loader: Any) -> tuple[str, int]:
         """Name of a loader, and how often it was iterated before."""
@@ -173,10 +143,14 @@ class Data(Instrument):
         return known.label, known.epoch
 
     def _wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session, steps = self.session, self.session.steps
+        session, steps, fetches = self.session, self.session.steps, self.session.moments.fetches
+        fetches.within(original)
 
         def __next__(iterator: Any) -> Any:
-            batch = original(iterator)
+            if fetches.all:
+                batch = fetches.outer(fetches.inner, iterator, (), {})
+            else:  # the usual case
+                batch = original(iterator)
             if is_grad_enabled() and (expected := steps.expects()) is not None:
                 known = getattr(iterator, "_traincheck", _UNKNOWN)
                 if expected is known[0]:
@@ -231,8 +205,7 @@ class Data(Instrument):
         if self._is_recorded:
             em.write_json("batch", self._body(em, known, iterator, batch))
         if is_training:
-            for look in session.hooks.after_batch:
-                look(iterator, batch)
+            tell(session, session.hooks.after_batch, iterator, batch)
 
     def _body(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> bytes:
         """The record of a batch."""
@@ -291,6 +264,20 @@ def _head(
 _DRAWING = (data.RandomSampler, data.WeightedRandomSampler)
 # An iterator from before the start of the recording.
 _UNKNOWN = ("loader", _head("loader", 0), True)
+
+
+@hidden
+def _draw(original: Callable[..., Any], iterator: Any, args: Any, kwargs: Any) -> Any:
+    """Workers fetch ahead, but batches come in the order in which they were drawn."""
+    drawn = original(iterator)
+    if not getattr(iterator, "_num_workers", 0):
+        iterator._traincheck_drawn = drawn
+        return drawn
+    ahead = getattr(iterator, "_traincheck_drawn", None)
+    if type(ahead) is not _Ahead:
+        ahead = iterator._traincheck_drawn = _Ahead()
+    ahead.append(drawn)
+    return drawn
 
 
 def _take(iterator: Any) -> Any:

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from traincheck.collect.instruments._wrap import guarded, span_wrapper
+from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tensors.reading import named_tensors
 from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.handlers import give_back
 from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN
@@ -52,7 +54,8 @@ class Distributed(Instrument):
             return
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             self._compare_ranks()
-        self.replace(dist, "init_process_group", self._wrap_init)
+        begins = Around(after=self._begun, always=True)
+        self.listen(self.session.moments.at(dist, "init_process_group"), begins)
         needs = self.session.needs
         self._digests = needs is None or needs.exact or "collective@ranks" in needs.states
         if needs is None or "collective" in needs.kinds:
@@ -77,24 +80,16 @@ class Distributed(Instrument):
         self.session.tracker.compare_ranks()
         self.session.stats.arguments.compares_ranks = True
 
-    def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _begun(self, _: None, args: Args, kwargs: Named, result: Any) -> None:
+        """There is a process group."""
         session = self.session
-
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            try:
-                session.set_rank(dist.get_rank())
-                world_size = dist.get_world_size()
-                if world_size > 1:
-                    self._compare_ranks()
-                em = session.local.em or session.emitter()
-                data = {"rank": dist.get_rank(), "world_size": world_size}
-                em.event("mark", {"text": Marks.PROCESS_GROUP, "data": data})
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(self._wrap_init, error)
-            return result
-
-        return hidden(init_process_group)
+        session.set_rank(dist.get_rank())
+        world_size = dist.get_world_size()
+        if world_size > 1:
+            self._compare_ranks()
+        em = session.local.em or session.emitter()
+        data = {"rank": dist.get_rank(), "world_size": world_size}
+        em.event("mark", {"text": Marks.PROCESS_GROUP, "data": data})
 
     def _wrap_ddp(self, original: Callable[..., None]) -> Callable[..., None]:
         def describe(
@@ -166,8 +161,8 @@ class Distributed(Instrument):
                 fields["uneven"] = True
             if op in _PEER:
                 fields["peer"] = _peer(op, args, kwargs)
-            guarded(em, self._before, fields, tensor, group)
-            guarded(em, self._entered, fields)
+            guarded(em, self._before, em, fields, tensor, group)
+            guarded(em, self._entered, em, fields)
             result = None
             try:
                 result = original(*args, **kwargs)
@@ -178,7 +173,7 @@ class Distributed(Instrument):
             finally:
                 if hasattr(result, "wait"):  # it may still run
                     tensor, fields["pending"] = None, True
-                guarded(em, self._after, fields, tensor)
+                guarded(em, self._after, em, fields, tensor)
             return result
 
         return hidden(collective)

@@ -116,6 +116,7 @@ class Functional(Instrument):
 
     name = "functional"
     is_seen_by_transforms = True
+    observers_first = True  # they wrap what it replaces, below its wrappers
 
     def is_wanted(self) -> bool:
         needs = self.session.needs

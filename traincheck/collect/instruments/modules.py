@@ -13,7 +13,6 @@ import orjson
 import torch
 from torch import is_grad_enabled
 
-from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
 from traincheck.collect.observers.eval_weights import EvalFolding, EvalWeightObserver
@@ -25,6 +24,7 @@ from traincheck.collect.tensors.reading import has_plain_mode, is_training, own,
 from traincheck.collect.tensors.summarize import dotted, encode, encode_named, escaped
 from traincheck.collect.trace_writer.call_site import place
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
+from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.collect.tracking.naming import ByObject, unwrap
 from traincheck.collect.tracking.tracked_model import TrackedModel
@@ -61,7 +61,12 @@ class Modules(Instrument):
         self._looks_at_buffers = self.session.tracker.wants("buffer", "forward")
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)
-        self.replace(torch.nn.Module, "__call__", self._wrap_call)
+        around = self.session.hooks.around_modules
+        self.replace(
+            torch.nn.Module,
+            "__call__",
+            lambda f: self._wrap_call(f if around is None else around(f)),
+        )
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         add = self._add
@@ -208,8 +213,7 @@ class Modules(Instrument):
         """`_enter_root` in a view that records more before a forward."""
         is_folded = self._enter_root(em, module, args, kwargs)
         if self.session.recording.on and is_grad_enabled():
-            for look in self.session.hooks.before_forward:
-                guarded(em, look)
+            guarded(em, tell, self.session, self.session.hooks.before_forward, em)
         return is_folded
 
     def _leave_root(self, em: Emitter, span: int) -> None:

@@ -24,10 +24,11 @@ from traincheck.collect.monitor.comparison import Comparison, Comparisons
 from traincheck.collect.monitor.measure import Measure
 from traincheck.collect.monitor.plugins import Plugins
 from traincheck.collect.monitor.records import NameTable, Plan
-from traincheck.collect.tensors.reading import groups_of, unseen
+from traincheck.collect.tensors.reading import groups_of
 from traincheck.collect.tensors.sums import is_hidden
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.trace_writer.recording_state import is_traced, state
+from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.naming import ByObject, unwrap
 from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.handlers import give_back
@@ -76,7 +77,6 @@ class Monitor(Instrument):
     """Takes the numbers that `Settings.monitor` asks for, and writes one event a step."""
 
     name = "monitor"
-    is_seen_by_transforms = True
 
     def is_wanted(self) -> bool:
         return self.session.settings.monitor is not None
@@ -98,45 +98,27 @@ class Monitor(Instrument):
                 plan.view, self._measure, self._path, self._plugins.fail
             )
         self._names = ByObject[tuple[weakref.ref[torch.nn.Module], int, str | None]]()
-        # Not `__call__`, which records calls: each can be taken out alone
-        self.replace(torch.nn.Module, "_call_impl", self._wrap_call)
+        self.listen(session.moments.modules, self._call)
         hooks = session.hooks
         if plan.has("gradient_before_clip"):
-            hooks.before_clip.append(self._before_clip)
+            self.listen(hooks.before_clip, self._before_clip)
         if plan.has("activation_gradient"):
-            hooks.after_scaler.append(self._after_scaler)
+            self.listen(hooks.after_scaler, self._after_scaler)
         if plan.has("attention"):
             hooks.around[ATTENTION] = self._wrap_attention
             hooks.around[MULTI_HEAD] = self._wrap_multi_head
         self._pre_hook = UpdateHook(self._before_step, self.session.fault, lambda _: self._is_due())
         optimizers._global_optimizer_post_hooks[_HOOK] = self._after_step
-        self.session.hooks.at_step_end.append(self._write)
-        self.session.hooks.at_close.append(self._write)
+        self.listen(hooks.at_step_end, self._write)
+        self.listen(hooks.at_close, self._write)
 
     def remove(self) -> None:
         super().remove()
         self._is_on = False
         self._pre_hook.remove()
         optimizers._global_optimizer_post_hooks.pop(_HOOK, None)
-        hooks = self.session.hooks
-        hooks.before_clip.clear()
-        hooks.after_scaler.clear()
-        for actions in (hooks.at_step_end, hooks.at_close):
-            if self._write in actions:
-                actions.remove(self._write)
 
     # -- module calls
-
-    def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recording, measured = self.session.recording, self._call
-
-        # The profiler of torch reads the local named self
-        def _call_impl(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if is_traced() or not recording.on or state._is_compiling_flag:
-                return original(self, *args, **kwargs)
-            return measured(original, self, args, kwargs)
-
-        return hidden(_call_impl)
 
     @hidden
     def _call(
@@ -147,110 +129,77 @@ class Monitor(Instrument):
         kwargs: dict[str, Any],
     ) -> Any:
         session, stack = self.session, self._stack
+        if not session.recording.on:
+            return original(module, *args, **kwargs)
         em = session.local.em or session.emitter()
         if em.busy or session.is_worker or _graph_task() != -1:
             return original(module, *args, **kwargs)
         if not stack.modules:
             grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
             stack.is_training = grad
-            self._load_plugins(em)
-            if grad and self._comparisons is not None:
-                self._begin_comparison(self._comparisons, em, module, args, kwargs)
-        name = self._entered(em, module, args, kwargs)
+            guarded(em, self._begin, module, args, kwargs)
+        name: str | None = guarded(em, self._entered, module, args, kwargs)
         before, attended = stack.count, stack.attended
         stack.modules.append(module)
         try:
             result = original(module, *args, **kwargs)
             if name is not None and session.recording.on:
-                self._left(em, module, name, args, kwargs, result, has_inner=stack.count != before)
+                has_inner = stack.count != before
+                guarded(em, self._left, module, name, args, kwargs, result, has_inner)
                 if stack.attended == attended:
                     self._note_unseen(module, name)
             return result
         finally:
             stack.modules.pop()
             if stack.comparison is not None and not stack.modules:
-                self._end_comparison(em)
+                guarded(em, self._end_comparison)
 
     def _entered(
-        self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str | None:
         """A module is about to be called: its name, and its inputs."""
-        em.busy = True
-        try:
-            with unseen():
-                name = self._name(module)
-                if name is not None and self._measure.measures_inputs and unwrap(module) is module:
-                    is_training = self._stack.is_training
-                    self._measure.inputs(name, args, kwargs, is_training=is_training)
-                if name is not None and self._stack.comparison is not None:
-                    self._stack.comparison.entered(name, module)
-                return name
-        except Exception as error:  # training must go on whatever we got wrong
-            self.session.fault(self._entered, error)
-            return None
-        finally:
-            em.busy = False
+        name = self._name(module)
+        if name is not None and self._measure.measures_inputs and unwrap(module) is module:
+            is_training = self._stack.is_training
+            self._measure.inputs(name, args, kwargs, is_training=is_training)
+        if name is not None and self._stack.comparison is not None:
+            self._stack.comparison.entered(name, module)
+        return name
 
     def _left(
         self,
-        em: Emitter,
         module: torch.nn.Module,
         name: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
-        *,
         has_inner: bool,
     ) -> None:
         """A module has returned. has_inner: modules within it were measured."""
         stack = self._stack
-        em.busy = True
-        try:
-            with unseen():
-                # A wrapper stands for its module only where that is compiled, so not called
-                if has_inner and unwrap(module) is not module:
-                    return
-                stack.count += 1
-                training = stack.is_training
-                self._measure.call(name, args, kwargs, result, is_training=training)
-                if self._plugins.has_any:
-                    self._plugins.run("activation", name, result, is_training=training)
-                if stack.comparison is not None:
-                    stack.comparison.left(name, module, args, kwargs, result)
-        except Exception as error:  # training must go on whatever we got wrong
-            self.session.fault(self._left, error)
-        finally:
-            em.busy = False
+        # A wrapper stands for its module only where that is compiled, so not called
+        if has_inner and unwrap(module) is not module:
+            return
+        stack.count += 1
+        training = stack.is_training
+        self._measure.call(name, args, kwargs, result, is_training=training)
+        if self._plugins.has_any:
+            self._plugins.run("activation", name, result, is_training=training)
+        if stack.comparison is not None:
+            stack.comparison.left(name, module, args, kwargs, result)
 
-    def _begin_comparison(
-        self,
-        comparisons: Comparisons,
-        em: Emitter,
-        module: torch.nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+    def _begin(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """A model is about to be called: its reference comes first."""
-        em.busy = True
-        try:
-            with unseen():
-                self._stack.comparison = comparisons.begin(unwrap(module), args, kwargs)
-        except Exception as error:  # training must go on whatever we got wrong
-            self.session.fault(self._begin_comparison, error)
-        finally:
-            em.busy = False
+        self._plugins.load()
+        if self._stack.is_training and self._comparisons is not None:
+            self._stack.comparison = self._comparisons.begin(unwrap(module), args, kwargs)
 
-    def _end_comparison(self, em: Emitter) -> None:
+    def _end_comparison(self) -> None:
         comparison, self._stack.comparison = self._stack.comparison, None
-        em.busy = True
-        try:
-            with unseen():
-                if comparison is not None:
-                    comparison.end()
-        except Exception as error:  # training must go on whatever we got wrong
-            self.session.fault(self._end_comparison, error)
-        finally:
-            em.busy = False
+        if comparison is not None:
+            comparison.end()
 
     def _path(self, module: torch.nn.Module) -> str | None:
         """The path of a part of a model that no call is within."""
@@ -272,14 +221,6 @@ class Monitor(Instrument):
         if name is not None:
             self._names.keep(module, (weakref.ref(module), modules.maps, name))
         return name
-
-    def _load_plugins(self, em: Emitter) -> None:
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                self._plugins.load()
-        finally:
-            em.busy = busy
 
     def _wrap_attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
@@ -349,18 +290,19 @@ class Monitor(Instrument):
         name = None if known is None else known[2]
         if name is None or not (wanted := self._plan.attention(name)) or is_hidden():
             return
-        em.busy = True
-        try:
-            with unseen():
-                args, kwargs = call_of()
-                call = Attention.of(*args, **kwargs)
-                numbers = self._measure.training if stack.is_training else self._measure.evaluation
-                for metric, how, values in measured(call, wanted) if call is not None else ():
-                    numbers.add_heads(f"attention_{metric}", name, how, values)
-        except Exception as error:  # training must go on whatever we got wrong
-            self.session.fault(self._attention, error)
-        finally:
-            em.busy = False
+        guarded(em, self._measure_attention, name, wanted, call_of)
+
+    def _measure_attention(
+        self,
+        name: str,
+        wanted: Any,
+        call_of: Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]],
+    ) -> None:
+        args, kwargs = call_of()
+        call = Attention.of(*args, **kwargs)
+        numbers = self._measure.training if self._stack.is_training else self._measure.evaluation
+        for metric, how, values in measured(call, wanted) if call is not None else ():
+            numbers.add_heads(f"attention_{metric}", name, how, values)
 
     # -- optimizer steps
 
@@ -380,9 +322,12 @@ class Monitor(Instrument):
         return self.session.recording.on and not is_traced()
 
     def _before_step(self, optimizer: Any) -> None:
-        self._guarded(self._before_update, optimizer)
+        if self._is_due():
+            session = self.session
+            guarded(session.local.em or session.emitter(), self._before_update, optimizer)
 
-    def _before_update(self, optimizer: Any, named: list[tuple[str, torch.Tensor]]) -> None:
+    def _before_update(self, optimizer: Any) -> None:
+        named = self._named(optimizer)
         self._measure.before_update(optimizer, named)
         if self._comparisons is not None:
             self._comparisons.parameters(named)
@@ -392,40 +337,25 @@ class Monitor(Instrument):
                 self._plugins.run("gradient", name, parameter.grad, is_training=True)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._guarded(self._measure.after_update, optimizer)
+        if self._is_due():
+            session = self.session
+            guarded(session.local.em or session.emitter(), self._after_update, optimizer)
 
-    def _guarded(self, action: Callable[..., None], optimizer: Any) -> None:
-        session = self.session
-        if not self._is_due():
-            return
-        em = session.local.em or session.emitter()
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                action(optimizer, self._named(optimizer))
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(action, error)
-        finally:
-            em.busy = busy
+    def _after_update(self, optimizer: Any) -> None:
+        self._measure.after_update(optimizer, self._named(optimizer))
 
     def _before_clip(self, parameters: Any) -> None:
-        """Gradients are about to be clipped. A generator of parameters is not consumed."""
-        session = self.session
-        em = session.local.em or session.emitter()
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                named = list(session.tracker.live_parameters())
-                if isinstance(parameters, torch.Tensor):
-                    parameters = [parameters]
-                if isinstance(parameters, (list, tuple)):
-                    given = set(map(id, parameters))
-                    named = [(name, p) for name, p in named if id(p) in given]
-                self._measure.gradients(named, "gradient_before_clip")
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(self._before_clip, error)
-        finally:
-            em.busy = busy
+        """Gradients are about to be clipped. A generator of parameters is not consumed.
+
+        The instrument that calls it guards it.
+        """
+        named = list(self.session.tracker.live_parameters())
+        if isinstance(parameters, torch.Tensor):
+            parameters = [parameters]
+        if isinstance(parameters, (list, tuple)):
+            given = set(map(id, parameters))
+            named = [(name, p) for name, p in named if id(p) in given]
+        self._measure.gradients(named, "gradient_before_clip")
 
     def _after_scaler(self, scaler: Any) -> None:
         if self.session.recording.on and scaler.is_enabled():

@@ -19,16 +19,17 @@ import torch
 from torch.optim import Optimizer
 
 from traincheck.collect.context import diverged, watch_for_boundary
-from traincheck.collect.instruments._wrap import Count, Describe, guarded, span_wrapper
+from traincheck.collect.instruments._wrap import Count, Describe, span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.manual_updates import ManualUpdateObserver
 from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter
 from traincheck.collect.templates import OPTIMIZER_STEP, ZERO_GRAD
-from traincheck.collect.tensors.reading import gradient_of, groups_of, is_a, own, unseen
+from traincheck.collect.tensors.reading import gradient_of, groups_of, is_a, own
 from traincheck.collect.tensors.summarize import dotted, encode
 from traincheck.collect.trace_writer.call_site import outside, place, where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.idle_models import NO_ROOTS
@@ -83,7 +84,8 @@ class Optimizers(Instrument):
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_step, error)
             original(optimizer, *args, **kwargs)
-            self._created(optimizer, sys._getframe(1))
+            em = self.session.local.em or self.session.emitter()
+            guarded(em, self._created, em, optimizer, sys._getframe(1))
 
         return hidden(__init__)
 
@@ -92,7 +94,7 @@ class Optimizers(Instrument):
             original(optimizer, *args, **kwargs)
             if id(optimizer) in self._ids and self.session.recording.on:
                 em = self.session.local.em or self.session.emitter()
-                guarded(em, self._joined, optimizer)
+                guarded(em, self._joined, em, optimizer)
 
         return hidden(add_param_group)
 
@@ -102,28 +104,16 @@ class Optimizers(Instrument):
             self.session.tracker.name_parameters(em, groups_of(optimizer)[-1]["params"])
             self._groups.update(em, owner, optimizer)
 
-    def _created(self, optimizer: Optimizer, frame: FrameType | None) -> None:
+    def _created(self, em: Emitter, optimizer: Optimizer, frame: FrameType | None) -> None:
         session = self.session
-        em = session.local.em or session.emitter()
-        em.busy = True
-        try:
-            with unseen():
-                self._let_go(em)
-                owner, key, dead = f"opt{self._count}", id(optimizer), self._dead
-                self._count += 1
-                session.steps.created(owner)
-                session.live.optimizers[owner] = weakref.ref(
-                    optimizer, lambda _: dead.append((owner, key))
-                )
-                self._ids[key] = owner
-                session.tracker.name_parameters(
-                    em, [p for g in groups_of(optimizer) for p in g["params"]]
-                )
-                self._groups.write(em, owner, optimizer, "created", outside(frame))
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(self._created, error)
-        finally:
-            em.busy = False
+        self._let_go(em)
+        owner, key, dead = f"opt{self._count}", id(optimizer), self._dead
+        self._count += 1
+        session.steps.created(owner)
+        session.live.optimizers[owner] = weakref.ref(optimizer, lambda _: dead.append((owner, key)))
+        self._ids[key] = owner
+        session.tracker.name_parameters(em, [p for g in groups_of(optimizer) for p in g["params"]])
+        self._groups.write(em, owner, optimizer, "created", outside(frame))
 
     def _let_go(self, em: Emitter) -> None:
         """Forget optimizers that have died: a program may create many."""
@@ -145,7 +135,8 @@ class Optimizers(Instrument):
         self._wrap_step(type(optimizer))
         if "step" in own(optimizer):
             self._wrap_instance(optimizer)
-        self._created(optimizer, None)
+        em = self.session.local.em or self.session.emitter()
+        guarded(em, self._created, em, optimizer, None)
 
     def _wrap_instance(self, optimizer: Optimizer) -> None:
         """A scheduler has put the earlier step of the class on the instance: wrap that one."""
@@ -284,7 +275,7 @@ class Optimizers(Instrument):
             self._between.before_step(em, owner, optimizer)
         if not self._groups.are_unchanged(owner, optimizer):
             self._groups.update(em, owner, optimizer)
-        if session.hooks.before_optimizer:
+        if session.hooks.before_optimizer.all:
             self._await_update(optimizer)
         if session.stats.moves.is_due:
             session.tracker.scans.before_update(em, self._trains(owner, optimizer))
@@ -308,8 +299,7 @@ class Optimizers(Instrument):
         session, owner = self.session, self._ids.get(id(optimizer))
         if owner is not None and session.recording.on:
             em = session.local.em or session.emitter()
-            for look in session.hooks.before_optimizer:
-                guarded(em, look, owner)
+            guarded(em, tell, session, session.hooks.before_optimizer, em, owner)
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -326,8 +316,7 @@ class Optimizers(Instrument):
                 session.tracker.scans.scan_optimizer(em, span, owner, optimizer)
         if self._between.is_wanted:
             self._between.after_step(owner, optimizer)
-        for look in session.hooks.after_optimizer:
-            look()
+        tell(session, session.hooks.after_optimizer)
 
     def _trains(self, owner: str, optimizer: Optimizer) -> frozenset[str]:
         """Names of the roots whose parameters it holds; empty if there is only one root."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.moments.moment import Args, Named
 from traincheck.collect.probes.engine import ProbeEngine
 from traincheck.collect.tensors.reading import is_training
 from traincheck.collect.trace_writer.emitter import hidden
@@ -31,7 +32,6 @@ class Probes(Instrument):
     """Watches the outermost calls of modules, and backward passes."""
 
     name = "probes"
-    is_seen_by_transforms = True
 
     def is_wanted(self) -> bool:
         return self.session.settings.probe
@@ -39,16 +39,23 @@ class Probes(Instrument):
     def install(self) -> None:
         self._engine = ProbeEngine(self.session)
         self._depth = _Depth()
-        self.replace(torch.nn.Module, "__call__", self._wrap_call)
-        self.replace(torch.autograd, "backward", self._wrap_backward)
+        self._is_on = True
+        hooks = self.session.hooks
+        hooks.around_modules = self._wrap_call
+        self.listen(hooks.before_backward, self._before_backward)
+
+    def remove(self) -> None:
+        super().remove()
+        self._is_on = False
 
     def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         depth, recording, engine = self._depth, self.session.recording, self._engine
-        enter = self._enter
+        enter, self_ = self._enter, self
 
         # The profiler of torch reads the local named self
         def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if is_traced() or depth.is_inside or not recording.on or state._is_compiling_flag:
+            is_idle = depth.is_inside or not (recording.on and self_._is_on)
+            if is_traced() or is_idle or state._is_compiling_flag:
                 return original(self, *args, **kwargs)
             depth.is_inside = True
             try:
@@ -73,11 +80,5 @@ class Probes(Instrument):
         if is_training(module):
             self._engine.enter(module, args, kwargs)
 
-    def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
-        engine = self._engine
-
-        def backward(*args: Any, **kwargs: Any) -> None:
-            engine.passed()
-            original(*args, **kwargs)
-
-        return hidden(backward)
+    def _before_backward(self, args: Args, kwargs: Named) -> None:
+        self._engine.passed()

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.reading import has_mode, unseen
 from traincheck.collect.tensors.summarize import dumps, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.schema.shapes import is_for_exchange
 from traincheck.schema.torch_api import RESHAPES
@@ -67,7 +67,7 @@ class Reshapes(Instrument):
                         known.clear()
                     is_told = known[shapes] = is_for_exchange(*shapes)
                 if is_told:
-                    guarded(em, self._record, api, given, result)
+                    guarded(em, self._record, em, api, given, result)
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(self._wrap, error)
             return result

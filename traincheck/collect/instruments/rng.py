@@ -6,20 +6,21 @@ it was seeded or set: drawing alone never restores an earlier state.
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
-from traincheck.collect.instruments._wrap import guarded, span_wrapper
+from traincheck.collect.instruments._wrap import span_listener
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.moments.generators import seeders, seeders_of_devices
+from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.templates import GENERATOR_STATE
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.torch_api import Families
 
 
@@ -29,42 +30,28 @@ class Rng(Instrument):
     name = "rng"
 
     def install(self) -> None:
-        self._depth = [0]
+        self._depth = 0
         self._is_sparse = self.session.needs is not None
         self._has_ranks = False
-        self.replace(torch, "manual_seed", lambda f: self._wrap(f, "torch"))
-        self.replace(torch.random, "manual_seed", lambda f: self._wrap(f, "torch"))
-        self.replace(torch.cuda, "manual_seed", lambda f: self._wrap(f, "cuda"))
-        self.replace(torch.cuda, "manual_seed_all", lambda f: self._wrap(f, "cuda"))
-        self.replace(random, "seed", lambda f: self._wrap(f, "python"))
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            self.replace(numpy.random, "seed", lambda f: self._wrap(f, "numpy"))
+        for holder, name, source in (*seeders(), *seeders_of_devices()):
+            around = Around(partial(self._enter, source), left=self._leave, always=True)
+            self.listen(self.session.moments.at(holder, name), around)
         if self.session.compared is None:  # else states of all generators are recorded there
-            self.session.hooks.at_step_end.append(self._state)
+            self.listen(self.session.hooks.at_step_end, self._state)
 
-    def remove(self) -> None:
-        super().remove()
-        if self._state in self.session.hooks.at_step_end:  # else a fault has removed it before
-            self.session.hooks.at_step_end.remove(self._state)
+    def _enter(self, source: str, args: Args, kwargs: Named) -> tuple[str, Any]:
+        session = self.session
+        session.is_rng_set = True
+        if session.compared is not None:
+            session.compared.seeded.add(source)
+        self._depth += 1
+        return source, args[0] if args else next(iter(kwargs.values()), None)
 
-    def _wrap(self, original: Callable[..., Any], source: str) -> Callable[..., Any]:
-        depth, session = self._depth, self.session
-
-        def seed(*args: Any, **kwargs: Any) -> Any:
-            session.is_rng_set = True
-            if session.compared is not None:
-                session.compared.seeded.add(source)
-            depth[0] += 1
-            try:
-                return original(*args, **kwargs)
-            finally:
-                depth[0] -= 1
-                if not depth[0] and session.recording.on:
-                    given = args[0] if args else next(iter(kwargs.values()), None)
-                    guarded(session.local.em or session.emitter(), self._seeded, source, given)
-
-        return hidden(seed)
+    def _leave(self, seed: tuple[str, Any] | None, failed: BaseException | None) -> None:
+        if seed is not None:
+            self._depth -= 1
+            if not self._depth and self.session.recording.on:
+                self._seeded(self.session.local.em or self.session.emitter(), *seed)
 
     def _seeded(self, em: Emitter, source: str, given: Any) -> None:
         fields: dict[str, Any] = {"source": source, "change": "seed", "where": where()}
@@ -101,22 +88,15 @@ class RandomState(Instrument):
         return super().is_wanted() or (needs is not None and "rng" in needs.kinds)
 
     def install(self) -> None:
-        self.replace(torch, "set_rng_state", self._wrap)
-        self.replace(torch.random, "set_rng_state", self._wrap_set)
+        moments, is_set = self.session.moments, Around(self._set, always=True)
+        self.listen(moments.at(torch, "set_rng_state"), is_set)
+        self.listen(moments.at(torch.random, "set_rng_state"), is_set)
+        if self.wants_call(Families.SET_RNG_STATE):
+            around = span_listener(self.session, _describe)
+            self.listen(moments.at(torch, "set_rng_state"), around)
 
-    def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
-        ours = self._wrap_set(original)
-        is_recorded = self.wants_call(Families.SET_RNG_STATE)
-        return span_wrapper(ours, self.session, _describe) if is_recorded else ours
-
-    def _wrap_set(self, original: Callable[..., None]) -> Callable[..., None]:
-        session = self.session
-
-        def set_rng_state(*args: Any, **kwargs: Any) -> None:
-            session.is_rng_set = True
-            original(*args, **kwargs)
-
-        return hidden(set_rng_state)
+    def _set(self, args: Args, kwargs: Named) -> None:
+        self.session.is_rng_set = True
 
 
 def _describe(

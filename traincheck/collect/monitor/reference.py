@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.monitor.module_hooks import ModuleHooks
+from traincheck.collect.tensors.devices import is_remote
 from traincheck.collect.tensors.reading import (
     is_training,
     modules_in,
@@ -186,7 +187,7 @@ def unchanged(module: torch.nn.Module) -> Iterator[None]:
 
 def devices_of(module: torch.nn.Module) -> frozenset[torch.device]:
     """The devices other than the CPU that hold parameters of a module."""
-    return frozenset(p.device for p in tensors_in(module) if p.is_cuda)
+    return frozenset(p.device for p in tensors_in(module) if is_remote(p))
 
 
 @contextlib.contextmanager

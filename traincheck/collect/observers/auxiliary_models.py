@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.sampling import UseSchedule
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.fingerprint import fingerprint, hex128
 from traincheck.collect.tensors.readable import is_countable
 from traincheck.collect.tensors.reading import is_lazy, is_training, modules_in, tensors_in

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from traincheck.collect.listeners import Listener
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.observations.base import Observation
 
@@ -42,7 +43,7 @@ class Patcher(Protocol):
         """Set ``holder.attribute`` to ``make(original)``, until the instrument is removed."""
 
 
-class Observer:
+class Observer(Listener):
     """Observes one aspect of a program and writes observations.
 
     produces: the types that it writes; all are recorded by the same instrument. hook: the moment at
@@ -53,6 +54,7 @@ class Observer:
     hook: ClassVar[Hook]
 
     def __init__(self, session: Recorder) -> None:
+        super().__init__()
         self._session = session
         self.is_wanted = any(
             not kind.need or session.tracker.wants(*kind.need.split("@")) for kind in self.produces
@@ -70,10 +72,4 @@ class Observer:
         """Its instrument is installed. Replacements of ``patcher`` are restored with it."""
 
     def remove(self) -> None:
-        """Its instrument is removed."""
-
-
-def leave(actions: list[Any], action: Any) -> None:
-    """Take an action out of those of a moment, if it is still there."""
-    if action in actions:
-        actions.remove(action)
+        """Its instrument is removed. It listens no more."""

@@ -21,9 +21,10 @@ from traincheck.collect import masking
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import states
 from traincheck.collect.tensors.fingerprint import byte_view, hash64, is_plain_cpu
-from traincheck.collect.tensors.reading import PLAIN_TYPES, modes, own, unseen
+from traincheck.collect.tensors.reading import PLAIN_TYPES, modes, own
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded, observe
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.data import DatasetReads
 
@@ -100,7 +101,7 @@ class DatasetReadObserver(Observer):
         def fetch(fetcher: Any, index: Any) -> Any:
             if session.is_worker or not session.recording.on or _OVER in vars(fetcher):
                 return original(fetcher, index)
-            found = self._begin(fetcher, index)
+            found = observe(session, self._begin, fetcher, index)
             if found is None:
                 return original(fetcher, index)
             current, seen, see = found
@@ -110,7 +111,8 @@ class DatasetReadObserver(Observer):
                 result = original(fetcher, index)
             finally:
                 fetcher.collate_fn = collate
-            self._end(fetcher.dataset, current, seen)
+            em = session.local.em or session.emitter()
+            guarded(em, self._end, em, fetcher.dataset, current, seen)
             return result
 
         return hidden(fetch)
@@ -118,27 +120,17 @@ class DatasetReadObserver(Observer):
     def _begin(self, fetcher: Any, index: Any) -> tuple[_Pass, _Fetch, Callable[[Any], Any]] | None:
         """The pass, what is known before the fetch, and a function that sees its samples."""
         em = self._session.local.em or self._session.emitter()
-        if em.busy:
+        known = self._known(fetcher.dataset)
+        current = None if known is None else self._pass(em, known, fetcher)
+        if known is None or current is None:
+            setattr(fetcher, _OVER, True)
             return None
-        em.busy = True
-        try:
-            with unseen():
-                known = self._known(fetcher.dataset)
-                current = None if known is None else self._pass(em, known, fetcher)
-                if known is None or current is None:
-                    setattr(fetcher, _OVER, True)
-                    return None
-                indices = index if fetcher.auto_collation else [index]
-                if modes() or not all(type(one) is int for one in indices[:_SAMPLES]):
-                    return None
-                stored = _items(fetcher.dataset, indices[:_ITEMS])
-                seen = _Fetch(known, states(fetcher.dataset), stored)
-                return current, seen, self._seer(seen, index, fetcher.collate_fn)
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self._begin, error)
+        indices = index if fetcher.auto_collation else [index]
+        if modes() or not all(type(one) is int for one in indices[:_SAMPLES]):
             return None
-        finally:
-            em.busy = False
+        stored = _items(fetcher.dataset, indices[:_ITEMS])
+        seen = _Fetch(known, states(fetcher.dataset), stored)
+        return current, seen, self._seer(seen, index, fetcher.collate_fn)
 
     def _known(self, dataset: Any) -> _Dataset | None:
         known = self._datasets.get(id(dataset))
@@ -167,43 +159,28 @@ class DatasetReadObserver(Observer):
     def _seer(
         self, seen: _Fetch, index: Any, collate: Callable[[Any], Any]
     ) -> Callable[[Any], Any]:
+        session = self._session
+
         def see(samples: Any) -> Any:
-            self._see(seen, index, samples)
+            guarded(session.local.em or session.emitter(), self._see, seen, index, samples)
             return collate(samples)
 
         return hidden(see)
 
     def _see(self, seen: _Fetch, index: Any, samples: Any) -> None:
         """Take digests of samples before they are collated."""
-        em = self._session.local.em or self._session.emitter()
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                several = samples if type(index) in (list, tuple) else [samples]
-                if type(several) is list and len(several) == len(seen.indices(index)):
-                    for one, sample in zip(seen.indices(index)[:_SAMPLES], several):
-                        leaves = _leaves(sample)
-                        if leaves is not None:
-                            seen.samples[one] = [digest for digest, _ in leaves]
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self._see, error)
-        finally:
-            em.busy = busy
+        several = samples if type(index) in (list, tuple) else [samples]
+        if type(several) is list and len(several) == len(seen.indices(index)):
+            for one, sample in zip(seen.indices(index)[:_SAMPLES], several):
+                leaves = _leaves(sample)
+                if leaves is not None:
+                    seen.samples[one] = [digest for digest, _ in leaves]
 
-    def _end(self, dataset: Any, current: _Pass, seen: _Fetch) -> None:
-        session = self._session
-        em = session.local.em or session.emitter()
-        em.busy = True
-        try:
-            with unseen():
-                if states(dataset) == seen.states:  # else the samples may be drawn
-                    self._compare(dataset, current, seen)
-                if not current.left and current.number:
-                    self._tell(em, dataset, current)
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(self._end, error)
-        finally:
-            em.busy = False
+    def _end(self, em: Emitter, dataset: Any, current: _Pass, seen: _Fetch) -> None:
+        if states(dataset) == seen.states:  # else the samples may be drawn
+            self._compare(dataset, current, seen)
+        if not current.left and current.number:
+            self._tell(em, dataset, current)
 
     def _compare(self, dataset: Any, current: _Pass, seen: _Fetch) -> None:
         for index, leaves in seen.samples.items():

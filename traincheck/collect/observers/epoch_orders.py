@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch.utils.data import dataloader
-
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.moments.calls import Link
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import states
-from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.data import EpochOrder
 
@@ -36,57 +35,43 @@ class EpochOrderObserver(Observer):
         self._epochs: Counter[int] = Counter()
 
     def install(self, patcher: Patcher) -> None:
-        """Wrap the function that draws the indices of a batch."""
-        patcher.replace(dataloader._BaseDataLoaderIter, "_next_index", self._wrap)
-        self._session.hooks.after_batch.append(self._tell)
+        """Listen to the function that draws the indices of a batch."""
+        self.listen(self._session.moments.draws, self._link())
+        self.listen(self._session.hooks.after_batch, self._tell)
 
-    def remove(self) -> None:
-        """Stop writing."""
-        leave(self._session.hooks.after_batch, self._tell)
-
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _link(self) -> Link:
         session = self._session
 
-        def _next_index(iterator: Any) -> Any:
+        def draw(original: Callable[..., Any], iterator: Any, args: Any, kwargs: Any) -> Any:
             if iterator._num_yielded or session.is_worker or not session.recording.on:
                 return original(iterator)
-            before = self._before(iterator)
+            em = session.local.em or session.emitter()
+            before = guarded(em, self._before, iterator)
             drawn = original(iterator)
             if before is not None:
-                self._after(iterator, before)
+                guarded(em, self._after, iterator, before)
             return drawn
 
-        return hidden(_next_index)
+        return hidden(draw)
 
     def _before(self, iterator: Any) -> _States | None:
         """States of the generators; None if this is not the first index of one of the first epochs.
 
         Workers fetch ahead: an iterator draws several batches before it gives the first.
         """
-        try:
-            sampler = iterator._index_sampler
-            if _DRAWN in vars(iterator) or len(self._epochs) > _SAMPLERS:
-                return None
-            self._epochs[id(sampler)] += 1
-            if self._epochs[id(sampler)] > _EPOCHS:
-                return None
-            with unseen():
-                return states(sampler)
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self._before, error)
+        sampler = iterator._index_sampler
+        if _DRAWN in vars(iterator) or len(self._epochs) > _SAMPLERS:
             return None
+        self._epochs[id(sampler)] += 1
+        return states(sampler) if self._epochs[id(sampler)] <= _EPOCHS else None
 
     def _after(self, iterator: Any, before: _States) -> None:
-        try:
-            with unseen():
-                after = states(iterator._index_sampler)
-            changed = [name for name, state in after.items() if before.get(name, state) != state]
-            drawn = [name.replace("dataset", "sampler", 1) for name in changed]
-            if _is_to_shuffle(iterator._index_sampler):
-                drawn.append("shuffle")
-            setattr(iterator, _DRAWN, tuple(drawn))
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self._after, error)
+        after = states(iterator._index_sampler)
+        changed = [name for name, state in after.items() if before.get(name, state) != state]
+        drawn = [name.replace("dataset", "sampler", 1) for name in changed]
+        if _is_to_shuffle(iterator._index_sampler):
+            drawn.append("shuffle")
+        setattr(iterator, _DRAWN, tuple(drawn))
 
     def _tell(self, iterator: Any, batch: Any) -> None:
         """A batch of training was fetched."""

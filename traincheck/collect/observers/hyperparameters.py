@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch.optim import Optimizer
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.moments.moment import Args, Around, Named
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.tensors.reading import groups_of, own, unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -167,17 +168,14 @@ class HyperparameterObserver(Observer):
 
     def install(self, patcher: Patcher) -> None:
         """Wrap both functions, and compare at the ends of steps."""
-        patcher.replace(Optimizer, "state_dict", self._wrap_state)
+        self.listen(self._session.moments.at(Optimizer, "state_dict"), Around(after=self._made))
         patcher.replace(Optimizer, "__setstate__", self._wrap_load)  # which each load calls
         hooks = self._session.hooks
-        hooks.at_step_end.append(self._compare)
-        hooks.before_save.append(self._copies.clear)  # a state may be changed for its file
+        self.listen(hooks.at_step_end, self._compare)
+        self.listen(hooks.before_save, self._copies.clear)  # a state may be changed for its file
 
     def remove(self) -> None:
         """Stop comparing, and hold no group."""
-        hooks = self._session.hooks
-        leave(hooks.at_step_end, self._compare)
-        leave(hooks.before_save, self._copies.clear)
         self._forget()
 
     def _forget(self) -> None:
@@ -190,30 +188,15 @@ class HyperparameterObserver(Observer):
 
     # -- the functions
 
-    def _wrap_state(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session = self._session
-
-        def state_dict(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-            state = original(optimizer, *args, **kwargs)
-            if session.recording.on:
-                try:
-                    with unseen():
-                        self._made(optimizer, state, where())
-                except Exception as error:  # training must go on whatever we got wrong
-                    session.fault(self._made, error)
-            return state
-
-        return hidden(state_dict)
-
-    def _made(self, optimizer: Optimizer, state: Any, line: str | None) -> None:
-        owner = owner_of(self._session.live.live_optimizers(), optimizer)
+    def _made(self, _: None, args: Args, kwargs: Named, state: Any) -> None:
+        owner = owner_of(self._session.live.live_optimizers(), args[0])
         groups = state.get("param_groups") if isinstance(state, dict) else None
         if owner is None or type(groups) is not list or len(groups) > _MOST_GROUPS:
             return
         if not all(type(group) is dict and _holds_no_tensor(group) for group in groups):
             return
         waits = owner in self._session.live.used_rates
-        self._copies.append(_Copy(owner, groups, list(map(_settings, groups)), line, waits))
+        self._copies.append(_Copy(owner, groups, list(map(_settings, groups)), where(), waits))
         del self._copies[:-_MOST_COPIES]
 
     def _wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:

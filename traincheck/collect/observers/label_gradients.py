@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.loss_graph import before_node, kind, signed
 from traincheck.collect.tensors.readable import is_countable
 from traincheck.collect.tensors.reading import is_a, items_of, sequence_of, unseen

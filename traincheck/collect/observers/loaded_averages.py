@@ -63,14 +63,8 @@ class LoadedAverageObserver(Observer):
     def install(self, patcher: Patcher) -> None:
         """Observe after optimizer steps and at the ends of steps."""
         if self.is_wanted:
-            self._session.hooks.after_optimizer.append(self.stepped)
-            self._session.hooks.at_step_end.append(self.look)
-
-    def remove(self) -> None:
-        """Stop observing."""
-        if self.look in self._session.hooks.at_step_end:  # not taken out before
-            self._session.hooks.after_optimizer.remove(self.stepped)
-            self._session.hooks.at_step_end.remove(self.look)
+            self.listen(self._session.hooks.after_optimizer, self.stepped)
+            self.listen(self._session.hooks.at_step_end, self.look)
 
     def follow(self, module: torch.nn.Module, path: str, digests: Mapping[str, str | None]) -> None:
         """Remember the loaded model. digests: of all its tensors."""
@@ -86,22 +80,16 @@ class LoadedAverageObserver(Observer):
 
     def stepped(self) -> None:
         """After an update: remember the trained models."""
-        try:
-            for entry in self._loaded:
-                entry.stepped = [fingerprint(theirs) for _, theirs in self._tensors(entry)]
-        except Exception as error:  # the call must be written whatever we got wrong
-            self._loaded = []
-            self._session.fault(self.stepped, error)
+        loaded, self._loaded = self._loaded, []  # none is left after a failure
+        for entry in loaded:
+            entry.stepped = [fingerprint(theirs) for _, theirs in self._tensors(entry)]
+        self._loaded = loaded
 
     def look(self, em: Emitter) -> None:
         """At the end of a step: record which of them changed."""
-        if not self._loaded:
-            return
-        try:
-            self._loaded = [entry for entry in self._loaded if self._goes_on(em, entry)]
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._loaded = []
-            self._session.fault(self.look, error)
+        loaded, self._loaded = self._loaded, []  # none is left after a failure
+        if loaded:
+            self._loaded = [entry for entry in loaded if self._goes_on(em, entry)]
 
     def _goes_on(self, em: Emitter, entry: _Loaded) -> bool:
         tensors = self._tensors(entry)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.loss_graph import (
     Input,
     Key,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.moments.moment import Args, Named
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.label_gradients import LabelGradients
 from traincheck.collect.observers.loss_ledger import Constant, LossLedger, node_of
 from traincheck.collect.observers.tensor_methods import TensorMethods
@@ -23,6 +24,7 @@ from traincheck.collect.tensors.loss_graph import IS_TOLD, Input, ScalarGraph, k
 from traincheck.collect.tensors.reading import modes, sequence_of, unseen
 from traincheck.collect.trace_writer.call_site import outside
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import observe
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.schema.claims import Schedule
@@ -71,54 +73,36 @@ class LossTermObserver(Observer):
         self._turn = {_FREE: True}
 
     def install(self, patcher: Patcher) -> None:
-        """Wrap loss functions and backward passes, and arm at the ends of steps."""
-        for name in LOSSES:
-            patcher.replace(_F, name, self._loss(name))
-        patcher.replace(torch.autograd, "backward", self._wrap_backward)
+        """Listen to loss functions and backward passes, and arm at the ends of steps."""
         hooks = self._session.hooks
-        hooks.after_batch.append(self._fetched)
-        hooks.at_step_end.append(self._end)
-        hooks.at_close.append(self._close)
+        for name in LOSSES:
+            hooks.around[f"{_F.__name__}.{name}"] = self._loss(name)
+        self.listen(hooks.before_backward, self._before_backward)
+        self.listen(hooks.after_batch, self._fetched)
+        self.listen(hooks.at_step_end, self._end)
+        self.listen(hooks.at_close, self._write)
 
     def remove(self) -> None:
         """Stop observing."""
         self._disarm()
-        hooks = self._session.hooks
-        leave(hooks.at_step_end, self._end)
-        leave(hooks.after_batch, self._fetched)
-        leave(hooks.at_close, self._close)
 
     # -- in the step
 
     def _loss(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        fault = self._session.fault
-
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def loss(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 if self._thread is not None:
-                    try:
-                        self._guarded(self._noted, name, result)
-                    except Exception as error:  # training must go on whatever we got wrong
-                        fault(self._guarded, error)
+                    self._guarded(self._noted, name, result)
                 return result
 
             return hidden(loss)
 
         return make
 
-    def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
-        fault = self._session.fault
-
-        def backward(*args: Any, **kwargs: Any) -> None:
-            if self._thread is not None:
-                try:
-                    self._guarded(self._begins, args[0] if args else kwargs.get("tensors"))
-                except Exception as error:  # training must go on whatever we got wrong
-                    fault(self._guarded, error)
-            original(*args, **kwargs)
-
-        return hidden(backward)
+    def _before_backward(self, args: Args, kwargs: Named) -> None:
+        if self._thread is not None:
+            self._guarded(self._begins, args[0] if args else kwargs.get("tensors"))
 
     def _fetched(self, _iterator: Any, batch: Any) -> None:
         """A batch was fetched. The instrument guards this call."""
@@ -136,21 +120,9 @@ class LossTermObserver(Observer):
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
         session = self._session
-        if self._thread != get_ident() or not session.recording.on:
+        if self._thread != get_ident() or is_traced() or state._is_compiling_flag or modes():
             return
-        if is_traced() or state._is_compiling_flag or modes():
-            return
-        em = session.local.em or session.emitter()
-        if em.busy:
-            return
-        em.busy = True
-        try:
-            with unseen():
-                action(*args)
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(action, error)
-        finally:
-            em.busy = False
+        observe(session, action, *args)
 
     def _noted(self, name: str, result: Any) -> None:
         if type(result) is not torch.Tensor:
@@ -187,24 +159,14 @@ class LossTermObserver(Observer):
 
     def _end(self, em: Emitter) -> None:
         """A recorded step ends: write what was seen, and arm the next step."""
-        try:
-            self._write(em)
-            step = self._session.clock.step
-            if step is None or self._session.is_worker:
-                return
-            if self._session.sampling.foresees(step + 1) and self._use.is_due(step):
-                self._arm()
-            else:
-                self._labels.clear()
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._end, error)
-
-    def _close(self, em: Emitter) -> None:
-        """The run ends."""
-        try:
-            self._write(em)
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._close, error)
+        self._write(em)
+        step = self._session.clock.step
+        if step is None or self._session.is_worker:
+            return
+        if self._session.sampling.foresees(step + 1) and self._use.is_due(step):
+            self._arm()
+        else:
+            self._labels.clear()
 
     def _write(self, em: Emitter) -> None:
         sums = self._ledger.sums()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.tracking.idle_models import NO_ROOTS
 from traincheck.collect.tracking.tracked_model import TrackedModel, this_thread
 
@@ -34,15 +34,14 @@ class ManualUpdateObserver:
     def install(self) -> None:
         """Begin to scan."""
         if self._is_wanted:
-            self._session.hooks.at_step_end.append(self.look)
+            self._session.hooks.at_step_end.add(self.look)
             self._session.hooks.is_last_over = self.is_over
 
     def stop(self) -> None:
         """An optimizer steps: scans follow its steps."""
         self._left = 0
         self._session.tracker.on_death = None
-        if self.look in self._session.hooks.at_step_end:
-            self._session.hooks.at_step_end.remove(self.look)
+        self._session.hooks.at_step_end.leave(self.look)
 
     def look(self, em: Emitter) -> None:
         """A step ends."""
@@ -59,15 +58,10 @@ class ManualUpdateObserver:
         """The run ends: whether its last step has had its update."""
         if not self._is_due() or not self._usual:
             return False
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                return self._died() + self._changes(em) >= self._usual
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self.is_over, error)
-            return False
-        finally:
-            em.busy = busy
+        return bool(guarded(em, self._has_updated, em))
+
+    def _has_updated(self, em: Emitter) -> bool:
+        return self._died() + self._changes(em) >= self._usual
 
     def died(self, root: TrackedModel) -> None:
         """A model is about to be freed, as at the end of ``main()``: its tensors still exist."""
@@ -75,16 +69,12 @@ class ManualUpdateObserver:
         em = session.local.em
         if em is None or em.busy or root.thread != this_thread() or not self._is_due():
             return
-        busy, em.busy = em.busy, True
-        try:
-            before = em.seq
-            with unseen():
-                session.tracker.scans.scan_last(em, em.next_span - 1, root)
-            self._last = session.steps.step, self._died() + em.seq - before
-        except Exception as error:  # raised in a finalizer, it would be shown on stderr
-            session.fault(self.died, error)
-        finally:
-            em.busy = busy
+        guarded(em, self._scan_last, em, root)  # raised in a finalizer, it would be on stderr
+
+    def _scan_last(self, em: Emitter, root: TrackedModel) -> None:
+        session, before = self._session, em.seq
+        session.tracker.scans.scan_last(em, em.next_span - 1, root)
+        self._last = session.steps.step, self._died() + em.seq - before
 
     def _is_due(self) -> bool:
         session = self._session

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.import_hook import ImportHook
-from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.guard import observe
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.observations.data import MetricUse
@@ -81,7 +81,7 @@ class MetricObserver(Observer):
         self._patcher.replace(cls, "forward", self._wrap_forward)
         self._patcher.replace(cls, "reset", self._wrap_reset)
 
-    def _maker(self, original: _Function, note: Callable[[Emitter, Any], None]) -> _Function:
+    def _maker(self, original: _Function, note: Callable[[Any], None]) -> _Function:
         """A method that wraps a method of one metric: the wrapper also notes each call."""
 
         def make(metric: Any, function: _Function) -> _Function:
@@ -121,21 +121,10 @@ class MetricObserver(Observer):
 
         return hidden(reset)
 
-    def _note(self, note: Callable[[Emitter, Any], None], metric: Any) -> None:
+    def _note(self, note: Callable[[Any], None], metric: Any) -> None:
         session = self._session
-        if metric is None or self._inside or not session.recording.on or session.is_worker:
-            return
-        em = session.local.em or session.emitter()
-        if em.busy:
-            return
-        em.busy = True
-        try:
-            with unseen():
-                note(em, metric)
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(note, error)
-        finally:
-            em.busy = False
+        if metric is not None and not (self._inside or session.is_worker):
+            observe(session, note, metric)
 
     def _known(self, metric: Any) -> _Metric | None:
         known = self._metrics.get(id(metric))
@@ -150,21 +139,22 @@ class MetricObserver(Observer):
             self._count += 1
         return known
 
-    def _updated(self, em: Emitter, metric: Any) -> None:
+    def _updated(self, metric: Any) -> None:
+        clock = self._session.clock
         known = self._known(metric)
         if known is None:
             return
-        stage = em.clock.stage
+        stage = clock.stage
         count = known.counts[stage] = known.counts.get(stage, 0) + 1
         if count == 1:
             known.lines[stage] = where()
 
-    def _computed(self, em: Emitter, metric: Any) -> None:
+    def _computed(self, metric: Any) -> None:
         known = self._known(metric)
         if known is None or not known.counts:
             return
         training, evaluation = known.counts.get("train", 0), known.counts.get(EVAL_STAGE, 0)
-        step = em.clock.step
+        step = self._session.clock.step
         earlier = len(known.computed - {step})
         if evaluation:
             known.computed.add(step)
@@ -174,4 +164,5 @@ class MetricObserver(Observer):
         known.written += 1
         lines = known.lines.get("train"), known.lines.get(EVAL_STAGE), where()
         use = known.name, dotted(type(metric)), training, evaluation, earlier
+        em = self._session.local.em or self._session.emitter()
         write(em, MetricUse(*use, *lines))

@@ -64,11 +64,7 @@ class ProcessFactsObserver(Observer):
         self._step: int | None = -1
 
     def install(self, patcher: Patcher) -> None:
-        self._session.hooks.before_forward.append(self._look)
-
-    def remove(self) -> None:
-        if self._look in self._session.hooks.before_forward:
-            self._session.hooks.before_forward.remove(self._look)
+        self.listen(self._session.hooks.before_forward, self._look)
 
     def _look(self, em: Emitter) -> None:
         """An outermost forward begins: write the facts if they are other than before."""

@@ -19,7 +19,7 @@ import torch
 import xxhash
 
 from traincheck.collect import masking
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.event_file import LowSpaceError, reserved
 from traincheck.collect.trace_writer.marks import write
@@ -61,12 +61,8 @@ class ProgramSourceObserver(Observer):
 
     def install(self, patcher: Patcher) -> None:
         if self._session.settings.source:
-            self._session.hooks.at_step_end.append(self._look)
-            self._session.hooks.at_close.append(self._look)
-
-    def remove(self) -> None:
-        leave(self._session.hooks.at_step_end, self._look)
-        leave(self._session.hooks.at_close, self._look)
+            self.listen(self._session.hooks.at_step_end, self._look)
+            self.listen(self._session.hooks.at_close, self._look)
 
     def _look(self, em: Emitter) -> None:
         """Copy the files of modules that are new since the last look."""

@@ -15,13 +15,14 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.readable import FLOATS, HALF, is_countable
-from traincheck.collect.tensors.reading import PLAIN_TYPES, modes, unseen
+from traincheck.collect.tensors.reading import PLAIN_TYPES, modes
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.schema.claims import Schedule
@@ -101,11 +102,7 @@ class RecomputationObserver(Observer):
     def install(self, patcher: Patcher) -> None:
         """Wrap the function, and write at the ends of steps."""
         patcher.replace(checkpoint, "checkpoint", self._wrap)
-        self._session.hooks.at_step_end.append(self._tell)
-
-    def remove(self) -> None:
-        """Stop writing."""
-        leave(self._session.hooks.at_step_end, self._tell)
+        self.listen(self._session.hooks.at_step_end, self._tell)
 
     def _wrap(self, original: _Function) -> _Function:
         def checkpoint(*args: Any, **kwargs: Any) -> Any:
@@ -181,37 +178,30 @@ class RecomputationObserver(Observer):
         if len(samples) >= _MOST_TENSORS:
             return
         em = self._session.local.em or self._session.emitter()
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                samples.append(_sample(value))
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self._look, error)
-        finally:
-            em.busy = busy
+        guarded(em, self._take, samples, value)
+
+    def _take(self, samples: list[_Sample | None], value: Any) -> None:
+        samples.append(_sample(value))
 
     def _tell(self, em: Emitter) -> None:
         """A step ends: devices have finished its recomputation."""
         compared, self._compared = self._compared, []
         if not compared:
             return
-        try:
-            shares: dict[_Segment, float] = {}
-            count = 0
-            for segment, first, second in compared:
-                found = [*starmap(_share, first.pairs(second))]
-                count += bool(found)
-                shares[segment] = max((shares.get(segment, 0.0), *found))
-            if not count:  # this torch shows none of the saved tensors, and the outputs came late
-                return
-            differing = [
-                DifferingSegment(*segment, share=share)
-                for segment, share in shares.items()
-                if share > _FEW
-            ]
-            write(em, Recomputation(count, tuple(differing[:_MOST_FOUND])))
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._tell, error)
+        shares: dict[_Segment, float] = {}
+        count = 0
+        for segment, first, second in compared:
+            found = [*starmap(_share, first.pairs(second))]
+            count += bool(found)
+            shares[segment] = max((shares.get(segment, 0.0), *found))
+        if not count:  # this torch shows none of the saved tensors, and the outputs came late
+            return
+        differing = [
+            DifferingSegment(*segment, share=share)
+            for segment, share in shares.items()
+            if share > _FEW
+        ]
+        write(em, Recomputation(count, tuple(differing[:_MOST_FOUND])))
 
 
 def _name(function: _Function) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.fingerprint import has_memory
 from traincheck.collect.tensors.readable import FLOATS
 from traincheck.collect.tensors.reading import layout_of, local_of, tensors_in, unseen
@@ -56,11 +56,7 @@ class ReplicaObserver(Observer):
 
     def install(self, patcher: Patcher) -> None:
         """Write at the ends of steps."""
-        self._session.hooks.at_step_end.append(self._tell)
-
-    def remove(self) -> None:
-        """Stop writing."""
-        leave(self._session.hooks.at_step_end, self._tell)
+        self.listen(self._session.hooks.at_step_end, self._tell)
 
     def _tell(self, em: Emitter) -> None:
         """A step ends: devices have finished its work."""
@@ -68,11 +64,8 @@ class ReplicaObserver(Observer):
             return
         if not self._use.is_due(self._session.clock.step) or dist.get_world_size() == 1:
             return
-        try:
-            with unseen():
-                self._write(em)
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._tell, error)
+        with unseen():
+            self._write(em)
 
     def _write(self, em: Emitter) -> None:
         tracker = self._session.tracker

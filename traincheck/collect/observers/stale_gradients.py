@@ -33,7 +33,7 @@ class StaleGradientObserver(Observer):
         self._owners: AbstractSet[str] = frozenset()
         self._names: list[str] = []
         if not session.sampling.is_all:
-            session.hooks.at_step_end.append(self._tell)
+            session.hooks.at_step_end.add(self._tell)
 
     def glance(self, em: Emitter, after: int) -> None:
         """Look at gradients before a backward pass. after: its span, which is about to begin."""

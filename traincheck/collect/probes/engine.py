@@ -25,6 +25,7 @@ from traincheck.collect.probes.evaluation import Evaluations
 from traincheck.collect.probes.fork import Child, described
 from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
 from traincheck.collect.probes.registry import EXPERIMENTS
+from traincheck.collect.tensors.devices import KIND, is_used
 from traincheck.collect.tensors.reading import (
     as_plain,
     groups_of,
@@ -90,7 +91,7 @@ def obstacle(module: torch.nn.Module, args: Any, kwargs: Any) -> str:
         return "the process belongs to a process group"
     devices = {as_plain(tensor).device.type for tensor in tensors_in(module)}
     devices |= {as_plain(tensor).device.type for tensor in leaves((args, kwargs))}
-    devices |= {"cuda"} if torch.cuda.is_initialized() else set()  # type: ignore[no-untyped-call]
+    devices |= {KIND} if is_used() else set()
     for device in sorted(devices - {"cpu"}):
         return f"the process uses {device}, and cannot be copied"
     if any(map(_is_compiled, modules_in(module))):

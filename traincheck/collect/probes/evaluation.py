@@ -14,6 +14,7 @@ from torch import nn
 
 from traincheck.collect.probes.base import Result
 from traincheck.collect.probes.laboratory import distance
+from traincheck.collect.tensors.devices import is_remote
 from traincheck.collect.tensors.reading import (
     PLAIN_TYPES,
     is_training,
@@ -105,7 +106,7 @@ def _buffers(module: nn.Module) -> dict[str, tuple[weakref.ref[nn.Module], str]]
         for key, buffer in table_of(part, "_buffers").items():
             if key in own(part)["_non_persistent_buffers_set"] or type(buffer) not in PLAIN_TYPES:
                 continue
-            if buffer.is_floating_point() and not buffer.is_cuda:
+            if buffer.is_floating_point() and not is_remote(buffer):
                 found[f"{path}.{key}" if path else key] = (weakref.ref(part), key)
                 values += buffer.numel()
     return found if values <= _MOST_VALUES else {}

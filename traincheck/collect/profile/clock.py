@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
 
-import torch
+from traincheck.collect.tensors import devices
 
 _NS_PER_MS = 1_000_000
 
@@ -37,20 +37,20 @@ class CpuClock:
 class CudaClock:
     """Events on the current stream of the thread. Nothing waits for the device within the step."""
 
-    name = "cuda"
+    name = devices.KIND
 
     def __init__(self) -> None:
         self._free: list[Any] = []
 
     def stamp(self) -> Any:
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = self._free.pop() if self._free else devices.event()
         event.record()
         return event
 
     def read(self, stamps: list[Any]) -> list[int]:
         if not stamps:
             return []
-        torch.cuda.synchronize()
+        devices.wait()
         found, last = [], 0
         for stamp in stamps:  # events of several streams may not be in order
             last = max(last, int(stamps[0].elapsed_time(stamp) * _NS_PER_MS))
@@ -65,10 +65,7 @@ def step_clock() -> StepClock:
     Events of different devices cannot be compared: with several devices in one process it is the
     clock of the CPU, which sees kernels only where the program waits for them.
     """
-    if not torch.cuda.is_available() or not torch.cuda._initialized:
-        return CpuClock()
-    used = [n for n in range(torch.cuda.device_count()) if torch.cuda.memory_allocated(n)]
-    return CudaClock() if len(used) == 1 else CpuClock()
+    return CudaClock() if devices.computing() == 1 else CpuClock()
 
 
 OUTSIDE, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, LOADER, OVERHEAD = range(7)

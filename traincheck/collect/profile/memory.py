@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.tensors import devices
 from traincheck.collect.tensors.loss_graph import CUSTOM
 from traincheck.collect.tensors.reading import as_plain
 from traincheck.handlers import give_back
@@ -71,7 +72,7 @@ class MemoryWatch:
         """Bytes that the allocator of the GPU has given out; 0 on the CPU."""
         if not self._is_cuda:
             return 0
-        now = torch.cuda.memory_allocated()
+        now = devices.allocated()
         if now > self.allocated_peak:
             self.allocated_peak, self.allocated_call = now, call
         return now

@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import optimizer as optimizers
-from torch.utils.data import dataloader
 
+from traincheck.collect.listeners import Listener
 from traincheck.collect.profile.clock import LOADER, OPTIMIZER, StepClock, step_clock
 from traincheck.collect.profile.layers import Layers
 from traincheck.collect.profile.operations import Operations, insert, remove
-from traincheck.collect.profile.patches import Patches
 from traincheck.collect.profile.record import record_of
 from traincheck.collect.profile.step import StepProfile
 from traincheck.collect.steps.sampling import Window
 from traincheck.collect.tensors.reading import is_training, unseen
-from traincheck.collect.trace_writer.call_site import outside
-from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.call_site import outside, where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.event_file import write_file
-from traincheck.collect.trace_writer.recording_state import is_traced, state
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.handlers import give_back
 from traincheck.schema.layout import PROFILED
 
@@ -49,7 +48,7 @@ def window(first: int, steps: int) -> Window:
     return Window(max(0, first - 1), first + steps - 1)
 
 
-class ProfileRecorder:
+class ProfileRecorder(Listener):
     """Profiles the chosen steps of a session.
 
     Args:
@@ -62,9 +61,9 @@ class ProfileRecorder:
     def __init__(
         self, session: Recorder, first: int, steps: int, write: Write | None = None
     ) -> None:
+        super().__init__()
         self._session, self._sink = session, write
         self._steps = range(first, first + steps)
-        self._patches = Patches()
         self._handles: list[Any] = []
         self._layers = Layers(self._find)
         self._step: StepProfile | None = None
@@ -81,14 +80,13 @@ class ProfileRecorder:
 
     def start(self) -> None:
         """Begin at once if the first step is profiled, else when the one before it ends."""
-        self._session.hooks.at_step_end.append(self._at_step_end)
+        self._session.hooks.at_step_end.add(self._at_step_end)
         if self._session.clock.step in self._steps:
             self._begin()
 
     def stop(self) -> None:
         """Restore everything. The step that is open is dropped."""
-        if self._at_step_end in self._session.hooks.at_step_end:
-            self._session.hooks.at_step_end.remove(self._at_step_end)
+        self._session.hooks.at_step_end.leave(self._at_step_end)
         if self._step is not None:
             self._step.is_open = False
             self._step = None
@@ -103,15 +101,13 @@ class ProfileRecorder:
     def finish(self) -> None:
         """The profiled block ends, and with it its last step."""
         em = self._session.local.em or self._session.emitter()
-        busy, em.busy = em.busy, True
         try:
-            with unseen():
-                self.close(em, complete=True)
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self.finish, error)
+            guarded(em, self._finish, em)
         finally:
-            em.busy = busy
             self.stop()
+
+    def _finish(self, em: Emitter) -> None:
+        self.close(em, complete=True)
 
     def _at_step_end(self, em: Emitter) -> None:
         try:
@@ -120,7 +116,7 @@ class ProfileRecorder:
             number = self._session.clock.step
             if number is not None and number + 1 in self._steps:
                 self._begin()
-            elif self._patches.is_installed:
+            elif self._handles:
                 self._restore()
                 if self._sink is None:
                     self._done()
@@ -134,7 +130,7 @@ class ProfileRecorder:
                 self._clock = step_clock()
             self._updating = []
             self._step = StepProfile(self._layers, self._clock, self._session.fault)
-            if not self._patches.is_installed:
+            if not self._handles:
                 self._install()
             self._see_operations()
 
@@ -163,9 +159,10 @@ class ProfileRecorder:
     # -- replacements
 
     def _install(self) -> None:
-        self._patches.replace(torch.nn.Module, "_call_impl", self._wrap_call)
-        self._patches.replace(torch.autograd, "_engine_run_backward", self._wrap_engine)
-        self._patches.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
+        moments = self._session.moments
+        self.listen(moments.modules, self._call)
+        self.listen(moments.engine, self._run_backward)
+        self.listen(moments.fetches, self._fetch)
         self._handles = [
             optimizers.register_optimizer_step_pre_hook(self._before_update),
             optimizers.register_optimizer_step_post_hook(self._after_update),
@@ -173,7 +170,7 @@ class ProfileRecorder:
 
     def _restore(self) -> None:
         self._forget_operations()
-        self._patches.restore()
+        self.mute()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -194,33 +191,31 @@ class ProfileRecorder:
         if mode is not None:
             remove(mode)
 
-    def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        # The profiler of torch reads the local named self
-        def _call_impl(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            step = recorder._step
-            if step is None or is_traced() or state._is_compiling_flag or not step.is_mine():
-                return original(self, *args, **kwargs)
-            try:
-                frame = step.enter(self, args, kwargs)
-                hides = recorder._must_hide(self)
-            except Exception as error:  # training must go on whatever we got wrong
-                give_back(error)
-                recorder._give_up(error)
-                return original(self, *args, **kwargs)
-            try:
-                result = (
-                    recorder._hidden(original, self, args, kwargs)
-                    if hides
-                    else original(self, *args, **kwargs)
-                )
-            except BaseException:
-                recorder._leave(step, frame, None, has_raised=True)
-                raise
-            recorder._leave(step, frame, result)
-            return result
-
-        recorder = self
-        return _call_impl
+    @hidden
+    def _call(
+        self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any
+    ) -> Any:
+        step = self._step
+        if step is None or not step.is_mine():
+            return original(module, *args, **kwargs)
+        try:
+            frame = step.enter(module, args, kwargs)
+            hides = self._must_hide(module)
+        except Exception as error:  # training must go on whatever we got wrong
+            give_back(error)
+            self._give_up(error)
+            return original(module, *args, **kwargs)
+        try:
+            result = (
+                self._hidden(original, module, args, kwargs)
+                if hides
+                else original(module, *args, **kwargs)
+            )
+        except BaseException:
+            self._leave(step, frame, None, has_raised=True)
+            raise
+        self._leave(step, frame, result)
+        return result
 
     def _leave(
         self, step: StepProfile, frame: Any, result: Any, *, has_raised: bool = False
@@ -261,33 +256,31 @@ class ProfileRecorder:
                 insert(mode)
                 self._mode = mode
 
-    def _wrap_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def _engine_run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
-            step = self._step
-            if step is None or is_traced() or not step.is_mine():
-                return original(roots, *args, **kwargs)
-            before = step.begin_backward(roots, outside(sys._getframe(1)))
-            try:
-                return original(roots, *args, **kwargs)
-            finally:
-                if step.is_open:
-                    step.end_backward(before)
+    @hidden
+    def _run_backward(
+        self, original: Callable[..., Any], roots: Any, args: Any, kwargs: Any
+    ) -> Any:
+        step = self._step
+        if step is None or not step.is_mine():
+            return original(roots, *args, **kwargs)
+        before = step.begin_backward(roots, where())
+        try:
+            return original(roots, *args, **kwargs)
+        finally:
+            if step.is_open:
+                step.end_backward(before)
 
-        return _engine_run_backward
-
-    def _wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def fetch(iterator: Any) -> Any:
-            step = self._step
-            if step is None or not step.is_mine():
-                return original(iterator)
-            before = step.begin(LOADER)
-            try:
-                return original(iterator)
-            finally:
-                if step.is_open:
-                    step.timeline.go(*before)
-
-        return fetch
+    @hidden
+    def _fetch(self, original: Callable[..., Any], iterator: Any, args: Any, kwargs: Any) -> Any:
+        step = self._step
+        if step is None or not step.is_mine():
+            return original(iterator)
+        before = step.begin(LOADER)
+        try:
+            return original(iterator)
+        finally:
+            if step.is_open:
+                step.timeline.go(*before)
 
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         step = self._step

@@ -1,4 +1,4 @@
-"""One profiled step: what the patches, the mode and the hooks of nodes tell it."""
+"""One profiled step: what the moments, the mode and the hooks of nodes tell it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from traincheck.collect.profile.layers import (
     tensors_in,
 )
 from traincheck.collect.profile.memory import MemoryWatch, size_of
+from traincheck.collect.tensors import devices
 from traincheck.collect.tensors.reading import (
     as_plain,
     gradient_of,
@@ -71,7 +72,7 @@ class StepProfile:
         self.clock = clock
         self.steps: dict[int, LayerStep] = {}
         self.finite = FiniteWatch(self._name_of)
-        self.memory = MemoryWatch(self._known(), is_cuda=clock.name == "cuda")
+        self.memory = MemoryWatch(self._known(), is_cuda=clock.name == devices.KIND)
         self.is_open = True
         self.exchanges = layers.are_exchanged
         self.updates = 0

@@ -19,6 +19,7 @@ from traincheck.collect.active_session import CURRENT
 from traincheck.collect.context import Hooks
 from traincheck.collect.instruments.registry import INSTRUMENTS
 from traincheck.collect.launch.settings import Settings
+from traincheck.collect.moments.moments import Moments
 from traincheck.collect.session.emitters import Emitters
 from traincheck.collect.session.faults import Faults, leave_mark
 from traincheck.collect.session.process_exit import ProcessExit
@@ -30,6 +31,7 @@ from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.event_file import write_file
+from traincheck.collect.trace_writer.guard import tell
 from traincheck.collect.trace_writer.marks import ProcessEnd
 from traincheck.collect.trace_writer.recording_state import Clock, RecordingFlags
 from traincheck.collect.trace_writer.thread_state import ThreadState
@@ -78,6 +80,7 @@ class Session:
             self._profile_steps(*settings.profile)
         self.live = LiveObjects()
         self.hooks = Hooks()
+        self.moments = Moments(self)
         # Ids, until a backward pass, in a recorded step that follows an unrecorded one
         self.applied: AbstractSet[str] = frozenset()
         self.instruments: dict[str, str] = {}
@@ -116,8 +119,9 @@ class Session:
             if not instrument.is_wanted():
                 continue
             try:
-                instrument.install()
-                instrument.install_observers()
+                parts = [instrument.install, instrument.install_observers]
+                for part in reversed(parts) if instrument.observers_first else parts:
+                    part()
                 self.instruments[instrument.name] = "on"
                 self.installed.append(instrument)
             except Exception as error:  # unknown torch: go without
@@ -161,8 +165,8 @@ class Session:
                 if em is not None and not self.is_worker and not self.faults.is_storage_lost:
                     self.tracker.detector.resolve(em)
                     if any(self.steps.counters.values()):
-                        for action in self.hooks.at_close if self.recording.on else ():
-                            action(em)
+                        if self.recording.on:
+                            tell(self, self.hooks.at_close, em)
                         is_over = self.steps.is_between or self.hooks.is_last_over(em)
                         if is_over and self.compared is not None and self.recording.on:
                             self._boundary.look_at_end(em)

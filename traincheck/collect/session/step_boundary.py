@@ -20,6 +20,7 @@ from traincheck.collect.templates import (
     STEP,
 )
 from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.schema.claims import Schedule
 from traincheck.schema.marks import EVAL_STAGE
 
@@ -157,8 +158,8 @@ class StepBoundary:
                 session.fault(self._go_on, error)
             finally:
                 em.busy = busy
-        if session.hooks.after_step:
-            self._after_step(em)
+        if session.hooks.after_step.all:
+            guarded(em, self._after_step)
 
     def _go_on(self, *, was_on: bool) -> None:
         """Continue with the next step."""
@@ -183,8 +184,7 @@ class StepBoundary:
     def look_at_end(self, em: Emitter) -> None:
         """Record what hooks observe at the end of a recorded step."""
         with self._own_stage():
-            for look in self._session.hooks.at_step_end:
-                look(em)
+            tell(self._session, self._session.hooks.at_step_end, em)
 
     def _write_whole(self, em: Emitter) -> None:
         self.look_at_end(em)
@@ -195,22 +195,16 @@ class StepBoundary:
         self.write_step(em, complete=True)
         em.flush()
 
-    def _after_step(self, em: Emitter) -> None:
-        busy, em.busy = em.busy, True
-        try:
-            for action in self._session.hooks.after_step:
-                action()
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self._after_step, error)
-        finally:
-            em.busy = busy
+    def _after_step(self) -> None:
+        for action in self._session.hooks.after_step.all:
+            action()
 
     # -- steps that are not recorded
 
     def _skipped(self) -> int:
         """Number of steps that leave only their step record, from the current one on."""
         session = self._session
-        is_asked = session.recording.on or session.hooks.after_step or session.is_worker
+        is_asked = session.recording.on or session.hooks.after_step.all or session.is_worker
         if is_asked or self._faults.is_storage_lost:
             return 0
         return session.sampling.skipped(self.steps.step)

@@ -9,7 +9,7 @@ import orjson
 
 from traincheck.collect import masking
 from traincheck.collect.context import Recorder, watch_for_boundary
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.guard import observe
 from traincheck.schema.observations.registry import MARK_TEXTS
 
 
@@ -30,18 +30,11 @@ class UserMarks:
 
     def annotate(self, text: str, data: Mapping[str, Any]) -> None:
         """Write a note. Values that are not JSON are written as text."""
-        session = self._session
-        em = session.local.em or session.emitter()
-        if not session.recording.on or em.busy:
-            return
-        em.busy = True
-        try:
-            options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-            shown = f"user: {text}" if text in MARK_TEXTS else masking.message(str(text))
-            fields = {"text": shown, "data": masking.noted(dict(data))}
-            with unseen():
-                em.write_json("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(self.annotate, error)
-        finally:
-            em.busy = False
+        observe(self._session, self._write, text, data)
+
+    def _write(self, text: str, data: Mapping[str, Any]) -> None:
+        em = self._session.local.em or self._session.emitter()
+        options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+        shown = f"user: {text}" if text in MARK_TEXTS else masking.message(str(text))
+        fields = {"text": shown, "data": masking.noted(dict(data))}
+        em.write_json("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])

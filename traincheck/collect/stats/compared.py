@@ -18,8 +18,8 @@ import torch
 from traincheck.collect.steps.step_digests import StepDigests
 from traincheck.collect.templates import DIGESTS, FINGERPRINT, LATE_FINGERPRINT, SKETCH, STATS
 from traincheck.collect.tensors.device_fingerprint import finish as finish_digest
-from traincheck.collect.tensors.device_fingerprint import host, is_capturing
 from traincheck.collect.tensors.device_fingerprint import start as start_digests
+from traincheck.collect.tensors.devices import host, is_capturing
 from traincheck.collect.tensors.fingerprint import (
     components,
     fingerprint,

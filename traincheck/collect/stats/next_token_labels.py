@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.tensors.devices import is_remote
 from traincheck.collect.tensors.loss_graph import signed
 from traincheck.collect.tensors.reading import detached
 from traincheck.schema.torch_api import IGNORED_LABEL
@@ -134,7 +135,7 @@ class NextTokenMatcher:
                 moved = _moved(labels, cut)
                 if moved is None or moved.numel() != value.numel():
                     continue
-                flat = moved.reshape(-1).to(value.device, non_blocking=value.is_cuda)
+                flat = moved.reshape(-1).to(value.device, non_blocking=is_remote(value))
                 same = (value.reshape(-1) == flat).all()
                 if not value.is_cpu or same:
                     return {"shifted": same * TWICE}

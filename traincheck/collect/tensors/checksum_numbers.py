@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import torch
 
+from traincheck.collect.tensors.devices import is_remote
 from traincheck.collect.tensors.fingerprint import has_memory, local_part
 from traincheck.collect.tensors.readable import FLOATS, INTS
 from traincheck.collect.tensors.reading import PLAIN_TYPES, as_plain, detached, modes
@@ -58,7 +59,7 @@ def _is_readable(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not tensor.is_nested
         and tensor.numel() > 0
-        and (tensor.is_cpu or tensor.is_cuda)
+        and (tensor.is_cpu or is_remote(tensor))
         and not modes()
         and has_memory(tensor)
     )

@@ -11,14 +11,8 @@ from typing import Any
 import torch
 
 from traincheck.collect.tensors.checksum_numbers import Numbers, numbers_of
-from traincheck.collect.tensors.device_fingerprint import (
-    PendingDigests,
-    finish,
-    host,
-    is_capturing,
-    read,
-    start,
-)
+from traincheck.collect.tensors.device_fingerprint import PendingDigests, finish, read, start
+from traincheck.collect.tensors.devices import host, is_capturing
 from traincheck.collect.tensors.fingerprint import (
     components,
     fingerprint,

@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import xxhash
 
+from traincheck.collect.tensors.devices import KIND, follow, host, stream
 from traincheck.collect.tensors.reading import unseen
 
 # Disables the modes and transforms of the program. Implemented in C, each is entered and left
@@ -57,7 +58,7 @@ class PendingDigests:
 
     count: int
     chunks: list[tuple[list[int], torch.Tensor]] = field(default_factory=list)
-    streams: set[torch.cuda.Stream] = field(default_factory=set)
+    streams: set[Any] = field(default_factory=set)
 
 
 def start(parts: Sequence[torch.Tensor], *, chunk: int = _CHUNK) -> PendingDigests:
@@ -75,8 +76,9 @@ def start(parts: Sequence[torch.Tensor], *, chunk: int = _CHUNK) -> PendingDiges
                 flat = {i: flat[i] if i in flat else _flat(here[i]) for i, _, _ in pieces}
                 mixed = _mixed(_joined(pieces, flat, device), pieces, device)
                 started.chunks.append(([owner for owner, _, _ in pieces], mixed))
-            if device.type == "cuda":
-                started.streams.add(torch.cuda.current_stream(device))
+            queue = stream(device)
+            if queue is not None:
+                started.streams.add(queue)
     return started
 
 
@@ -87,26 +89,9 @@ def read(batches: Sequence[PendingDigests]) -> list[list[Digest]]:
         for batch in batches:
             for _, rows in batch.chunks:
                 sums.setdefault(rows.device, []).append(rows)
-        for stream in {stream for batch in batches for stream in batch.streams}:
-            here = torch.cuda.current_stream(stream.device)
-            if here != stream:
-                here.wait_stream(stream)
+        follow({queue for batch in batches for queue in batch.streams})
         found = {device: iter(host(torch.cat(rows)).tolist()) for device, rows in sums.items()}
         return [_added(batch, found) for batch in batches]
-
-
-def host(numbers: torch.Tensor) -> torch.Tensor:
-    """Copy numbers to the host. Waits until their device has computed them.
-
-    A program may have set torch to warn or to raise on a wait (set_sync_debug_mode). That concerns
-    its own calls, so this waits for an event, which torch does not count.
-    """
-    if not numbers.is_cuda:
-        return numbers.cpu()
-    pinned = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
-    pinned.copy_(numbers, non_blocking=True)
-    torch.cuda.current_stream(numbers.device).record_event().synchronize()
-    return pinned
 
 
 def _added(batch: PendingDigests, found: dict[torch.device, Iterator[list[int]]]) -> list[Digest]:
@@ -126,12 +111,6 @@ def finish(digests: Sequence[Digest], seed: int) -> str:
     words = [word for one, other, _ in digests for word in (one, other)]
     packed = b"".join(word.to_bytes(_WORD, "little") for word in words)
     return f"mix-128:{xxhash.xxh3_128_hexdigest(packed, seed)}"
-
-
-def is_capturing() -> bool:
-    """Whether work for a GPU is being captured in a graph: waiting would end the capture."""
-    is_used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return is_used and torch.cuda.is_current_stream_capturing()
 
 
 def _pieces(sizes: dict[int, int], chunk: int) -> Iterator[tuple[Piece, ...]]:
@@ -213,7 +192,7 @@ def _layout(
     rows = [[at + start for at in last], shifts, last]
     table = torch.tensor(rows, dtype=torch.int64, device="cpu")
     # CUDA copies them at once; for other devices torch does not promise that
-    table = table.to(device, non_blocking=device.type == "cuda")
+    table = table.to(device, non_blocking=device.type == KIND)
     return table[0], table[1], table[2]
 
 

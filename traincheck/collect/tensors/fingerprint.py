@@ -19,7 +19,8 @@ from typing import Any
 import torch
 import xxhash
 
-from traincheck.collect.tensors.device_fingerprint import finish, is_capturing, read, start
+from traincheck.collect.tensors.device_fingerprint import finish, read, start
+from traincheck.collect.tensors.devices import is_capturing
 from traincheck.collect.tensors.reading import (
     PLAIN_TYPES,
     as_plain,

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.tensors.device_fingerprint import is_capturing
+from traincheck.collect.tensors import devices
+from traincheck.collect.tensors.devices import is_capturing, is_used
 from traincheck.collect.tensors.fingerprint import byte_view
 from traincheck.handlers import give_back
 from traincheck.schema.comparison.generator_states import WORDS, pack
@@ -58,11 +59,9 @@ def _of_numpy_state(
 
 
 def _of_devices() -> Iterator[tuple[str, bytes]]:
-    if not torch.cuda.is_initialized() or is_capturing():  # type: ignore[no-untyped-call]
-        return
-    for index, generator in enumerate(torch.cuda.default_generators):
-        name = f"cuda:{index}" if index else "cuda"
-        yield name, torch_bytes(generator.get_state())  # seed and offset: the host has them
+    if is_used() and not is_capturing():
+        for name, state in devices.generator_states():
+            yield name, torch_bytes(state)
 
 
 def _of_python(words: Any, normal: Any) -> bytes:

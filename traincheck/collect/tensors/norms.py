@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import torch
 
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.fingerprint import LOW
 from traincheck.collect.tensors.readable import (
     FLOATS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from traincheck.collect.tensors.devices import can_capture, is_remote
 from traincheck.collect.tensors.fingerprint import LOW, has_memory
 from traincheck.collect.tensors.reading import PLAIN_TYPES, modes
 
@@ -22,8 +23,8 @@ def is_countable(tensor: torch.Tensor) -> bool:
         return False
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.numel() == 0:
         return False
-    if modes() or is_included(FUNC) or not (tensor.is_cpu or tensor.is_cuda):
+    if modes() or is_included(FUNC) or not (tensor.is_cpu or is_remote(tensor)):
         return False
     if tensor.data_ptr() <= LOW and not has_memory(tensor):
         return False
-    return tensor.is_cpu or not torch.cuda.is_current_stream_capturing()
+    return tensor.is_cpu or not can_capture()

@@ -4,7 +4,7 @@ No code of the program runs because something is read. What its classes could de
 
 - ``__torch_function__`` of a subclass or a mode sees each attribute that is read and each method
   that is called. So code of traincheck that handles tensors runs within `unseen` from its entry: in
-  functions that `wrap.guarded` calls, and wherever ``busy`` is set.
+  functions that `guarded` calls, and wherever ``busy`` is set.
 - ``__torch_dispatch__``, properties and ``__getattribute__`` of a subclass: see `is_foreign`. What
   is read of such a tensor is read of `as_plain`.
 - ``__getattribute__``, ``__getattr__``, properties and methods of modules, optimizers, datasets and

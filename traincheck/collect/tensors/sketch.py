@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import torch
 
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host, is_remote
 from traincheck.collect.tensors.fingerprint import has_memory, local_part
 from traincheck.collect.tensors.readable import FLOATS
 from traincheck.collect.tensors.reading import as_plain, unseen
@@ -147,7 +147,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor | None:
         tensor = torch.view_as_real(tensor.detach().resolve_conj())
     if tensor.dtype not in FLOATS or tensor.layout is not torch.strided or tensor.is_nested:
         return None
-    if tensor.is_meta or not tensor.numel() or not (tensor.is_cpu or tensor.is_cuda):
+    if tensor.is_meta or not tensor.numel() or not (tensor.is_cpu or is_remote(tensor)):
         return None
     if not has_memory(tensor):
         return None

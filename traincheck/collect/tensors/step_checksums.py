@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from traincheck.collect.tensors.checksum_snapshot import ChecksumSnapshot, bytes_fingerprint
-from traincheck.collect.tensors.device_fingerprint import is_capturing
+from traincheck.collect.tensors.devices import KIND, generator_states, is_capturing, is_used
 from traincheck.collect.tensors.reading import groups_of, own, state_of
 from traincheck.collect.tensors.summarize import dotted, summarize_named
 from traincheck.schema.checksums import (
@@ -92,9 +92,9 @@ def add_generators(snapshot: ChecksumSnapshot) -> None:
     Those of CUDA only if the program uses it, that of NumPy only if it is loaded.
     """
     snapshot.add(GENERATOR, "torch", torch.get_rng_state())
-    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    if is_used and not is_capturing():
-        snapshot.add(GENERATOR, "torch.cuda", torch.stack(torch.cuda.get_rng_state_all()))
+    if is_used() and not is_capturing():
+        states = [state for _, state in generator_states()]
+        snapshot.add(GENERATOR, f"torch.{KIND}", torch.stack(states))
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         algorithm, state, position, has_gauss, gauss = numpy.get_state()

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from traincheck.collect.tensors.devices import KIND
 from traincheck.collect.tensors.readable import FLOATS, FUNC, HALF, is_countable, is_included
 from traincheck.collect.tensors.reading import PLAIN_TYPES, as_plain, detached, is_foreign, modes
 from traincheck.handlers import give_back
@@ -246,7 +247,7 @@ def _order(columns: frozenset[str]) -> int:
 @functools.cache
 def _widest(device: torch.device) -> torch.dtype:
     """Double precision, or single where a device has no other."""
-    if device.type == "cuda":
+    if device.type == KIND:
         return torch.float64
     try:
         torch.zeros((), dtype=torch.float64, device=device)

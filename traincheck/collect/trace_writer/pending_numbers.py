@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.handlers import give_back
 
 _PLACE = re.compile(rb"\0(\d+)\0")

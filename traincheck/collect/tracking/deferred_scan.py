@@ -16,10 +16,10 @@ from traincheck.collect.tensors.device_fingerprint import (
     Digest,
     PendingDigests,
     finish,
-    is_capturing,
     read,
     start,
 )
+from traincheck.collect.tensors.devices import is_capturing
 from traincheck.collect.tensors.fingerprint import components, local_part, seed_of_parts
 from traincheck.collect.tensors.norms import read_norms
 from traincheck.collect.tensors.reading import as_plain, unseen

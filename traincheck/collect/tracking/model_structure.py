@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.readable import is_countable
 from traincheck.collect.tensors.reading import as_plain, is_a, is_lazy, own
 from traincheck.collect.tensors.summarize import dotted

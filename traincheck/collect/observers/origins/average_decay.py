@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.origins.embedding_rows import sample
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.reading import is_lazy, tensors_in
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter
@@ -54,25 +54,18 @@ class AverageDecayObserver(Observer):
 
     def install(self, patcher: Patcher) -> None:
         """Sample at the ends of steps."""
-        self._session.hooks.at_step_end.append(self._ended)
-
-    def remove(self) -> None:
-        """Stop sampling."""
-        leave(self._session.hooks.at_step_end, self._ended)
+        self.listen(self._session.hooks.at_step_end, self._ended)
 
     def _ended(self, em: Emitter) -> None:
         step = self._session.clock.step or 0
         opened, self._open = self._open, []
         if not opened and not _is_due(step):
             return
-        try:
-            if step == self._step + 1:
-                for pair in opened:
-                    self._measure(em, pair)
-            if _is_due(step):
-                self._open, self._step = self._pairs(), step
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._ended, error)
+        if step == self._step + 1:
+            for pair in opened:
+                self._measure(em, pair)
+        if _is_due(step):
+            self._open, self._step = self._pairs(), step
 
     def _pairs(self) -> list[_Pair]:
         """Averages and trained models of the same structure."""

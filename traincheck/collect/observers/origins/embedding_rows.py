@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.moments.moment import Args, Around, Named
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.loss_graph import before_node
 from traincheck.collect.tensors.readable import FLOATS, is_countable
 from traincheck.collect.tensors.reading import (
@@ -28,6 +29,7 @@ from traincheck.collect.tensors.reading import (
 )
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import observe
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.naming import ByObject
@@ -84,50 +86,18 @@ class EmbeddingRowObserver(Observer):
 
     def install(self, patcher: Patcher) -> None:
         """Wrap the functions, and write at the ends of steps."""
-        patcher.replace(torch.nn.functional, "embedding", self._wrap)
-        patcher.replace(torch.nn.Embedding, "__init__", self._wrap_init)
-        patcher.replace(torch.nn.Module, "load_state_dict", self._wrap_load)
-        self._session.hooks.at_step_end.append(self._tell)
-
-    def remove(self) -> None:
-        """Stop writing."""
-        leave(self._session.hooks.at_step_end, self._tell)
+        self._session.hooks.around["torch.nn.functional.embedding"] = self._wrap
+        moments = self._session.moments
+        self.listen(moments.at(torch.nn.Embedding, "__init__"), Around(after=self._created))
+        load = moments.at(torch.nn.Module, "load_state_dict")
+        self.listen(load, Around(after=self._load))
+        self.listen(self._session.hooks.at_step_end, self._tell)
 
     # -- earlier rows
 
-    def _wrap_init(self, original: _Function) -> _Function:
-        def init(self_: torch.nn.Embedding, /, *args: Any, **kwargs: Any) -> None:
-            original(self_, *args, **kwargs)
-            self._guarded(self._created, self_)
-
-        return hidden(init)
-
-    def _wrap_load(self, original: _Function) -> _Function:
-        def load_state_dict(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if args:
-                state = args[1] if len(args) > 1 else kwargs.get("state_dict")
-                self._guarded(self._load, args[0], state)
-            return result
-
-        return hidden(load_state_dict)
-
-    def _guarded(self, action: _Function, *rest: Any) -> None:
-        session = self._session
-        em = session.local.em or session.emitter()
-        if em.busy or not session.recording.on:
-            return
-        em.busy = True
-        try:
-            with unseen():
-                action(*rest)
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(action, error)
-        finally:
-            em.busy = False
-
-    def _created(self, made: torch.nn.Embedding) -> None:
+    def _created(self, _: None, args: Args, kwargs: Named, result: None) -> None:
         """Rows may be copied into a new embedding: remember those of smaller ones."""
+        made: torch.nn.Embedding = args[0]
         for other in self._session.tracker.modules.created:
             if (
                 isinstance(other, torch.nn.Embedding)
@@ -140,7 +110,9 @@ class EmbeddingRowObserver(Observer):
                     if rows < made.num_embeddings and columns == made.embedding_dim:
                         self._remember(weight)
 
-    def _load(self, module: torch.nn.Module, state: Any) -> None:
+    def _load(self, _: None, args: Args, kwargs: Named, result: Any) -> None:
+        module = args[0] if args else None
+        state: Any = args[1] if len(args) > 1 else kwargs.get("state_dict")
         if not isinstance(module, torch.nn.Module):
             return
         for path, part in named_modules(module):
@@ -177,7 +149,7 @@ class EmbeddingRowObserver(Observer):
                 and len(args) > 1
             ):
                 padding = args[2] if len(args) > 2 else kwargs.get("padding_idx")  # noqa: PLR2004
-                self._guarded(self._look, args[0], args[1], padding, result)
+                observe(session, self._look, args[0], args[1], padding, result)
             return result
 
         return hidden(embedding)
@@ -204,24 +176,21 @@ class EmbeddingRowObserver(Observer):
         lookups, self._lookups = self._lookups, []
         if not lookups or not self._session.steps.counters["optimizer_step"]:
             return
-        try:
-            held = self._session.live.optimized_ids()
-            trained = {
-                weight.shape[0]
-                for lookup in lookups
-                if (weight := lookup.weight()) is not None and weight.requires_grad
-            }
-            done: set[int] = set()
-            for lookup in lookups:
-                weight = lookup.weight()
-                if weight is None or id(weight) in done:
-                    continue
-                done.add(id(weight))
-                found = self._rows(lookup, weight, held, trained)
-                if found is not None:
-                    write(em, found)
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._tell, error)
+        held = self._session.live.optimized_ids()
+        trained = {
+            weight.shape[0]
+            for lookup in lookups
+            if (weight := lookup.weight()) is not None and weight.requires_grad
+        }
+        done: set[int] = set()
+        for lookup in lookups:
+            weight = lookup.weight()
+            if weight is None or id(weight) in done:
+                continue
+            done.add(id(weight))
+            found = self._rows(lookup, weight, held, trained)
+            if found is not None:
+                write(em, found)
 
     def _rows(
         self, lookup: _Lookup, weight: torch.Tensor, held: set[int], trained: set[int]

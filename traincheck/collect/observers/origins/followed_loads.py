@@ -6,17 +6,19 @@ The first loads of a model are followed, while no other code writes to it before
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.moments.moment import Args, Around, Named
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.origins.embedding_rows import distances, sample
-from traincheck.collect.tensors.reading import is_lazy, named_tensors, unseen
+from traincheck.collect.tensors.devices import is_remote
+from traincheck.collect.tensors.reading import is_lazy, named_tensors
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
 from traincheck.schema.observations.loads import FollowedValue, LoadFollowed
@@ -66,55 +68,30 @@ class FollowedLoadObserver(Observer):
         super().__init__(session)
         self._open: list[_Load] = []
         self._counts = ByObject[tuple[weakref.ref[torch.nn.Module], int]]()
-        self._is_inside = False
 
     def install(self, patcher: Patcher) -> None:
-        """Wrap loads of models."""
-        patcher.replace(torch.nn.Module, "load_state_dict", self._wrap)
-        self._session.hooks.at_step_end.append(self._ended)
+        """Follow loads of models."""
+        load = self._session.moments.at(torch.nn.Module, "load_state_dict")
+        self.listen(load, Around(self._before, self._after))
+        self.listen(self._session.hooks.at_step_end, self._ended)
 
     def remove(self) -> None:
         """Stop following."""
-        leave(self._session.hooks.at_step_end, self._ended)
         self._follow([])
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session = self._session
-
-        def load_state_dict(*args: Any, **kwargs: Any) -> Any:
-            em = session.local.em or session.emitter()
-            if self._is_inside or em.busy or not session.recording.on or not args:
-                return original(*args, **kwargs)
-            before = self._guarded(em, self._before, args[0]) or {}
-            self._is_inside = True
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._is_inside = False
-            if before:
-                self._guarded(em, self._after, args[0], before)
-            return result
-
-        return hidden(load_state_dict)
-
-    def _guarded(self, em: Emitter, action: Callable[..., Any], *rest: Any) -> Any:
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                return action(*rest)
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(action, error)
-            return None
-        finally:
-            em.busy = busy
-
-    def _before(self, module: torch.nn.Module) -> _Samples:
+    def _before(self, args: Args, kwargs: Named) -> _Samples:
+        if not args:
+            return {}
+        module = args[0]
         known = self._counts.get(id(module))
         count = known[1] if known is not None and known[0]() is module else 0
         self._counts.keep(module, (weakref.ref(module), count + 1))
         return {} if count >= _LOADS else _samples(module)
 
-    def _after(self, module: torch.nn.Module, before: _Samples) -> None:
+    def _after(self, before: _Samples | None, args: Args, kwargs: Named, result: Any) -> None:
+        if not before:
+            return
+        module = args[0]
         loaded = _samples(module)
         before = {name: old for name, old in before.items() if _is_like(loaded.get(name), old)}
         if not before:
@@ -130,9 +107,9 @@ class FollowedLoadObserver(Observer):
         """Set the loads that are followed. Without any, nothing is called before updates."""
         hooks = self._session.hooks.before_optimizer
         if loads and not self._open:
-            hooks.append(self._updating)
+            hooks.add(self._updating)
         elif self._open and not loads:
-            hooks.remove(self._updating)
+            hooks.leave(self._updating)
         self._open = loads
 
     def _updating(self, em: Emitter, owner: str) -> None:
@@ -143,13 +120,12 @@ class FollowedLoadObserver(Observer):
 
     def _ended(self, em: Emitter) -> None:
         """A step ends."""
-        if not self._open:
-            return
-        try:
-            self._follow([load for load in self._open if self._goes_on(em, load)])
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._ended, error)
-            self._follow([])
+        if self._open:
+            going: list[_Load] = []
+            try:
+                going = [load for load in self._open if self._goes_on(em, load)]
+            finally:
+                self._follow(going)
 
     def _goes_on(self, em: Emitter, load: _Load) -> bool:
         """Whether to follow a load in the next step."""
@@ -208,7 +184,9 @@ def _is_intact(load: _Load) -> bool:
         return False
     now = _samples(module)
     return all(
-        name in now and _is_like(now[name], part) and (part.is_cuda or torch.equal(now[name], part))
+        name in now
+        and _is_like(now[name], part)
+        and (is_remote(part) or torch.equal(now[name], part))
         for name, part in load.loaded.items()
     )
 

@@ -6,6 +6,7 @@ at which programs have not drawn yet: a load of state, the start of a loader, a 
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -19,7 +20,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from traincheck.collect import masking
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.moments.generators import seeders, setters
+from traincheck.collect.moments.moment import Args, Around, Named
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import generators
 from traincheck.collect.tensors.generator_states import (
     generator_states,
@@ -27,9 +30,8 @@ from traincheck.collect.tensors.generator_states import (
     torch_bytes,
     twister_bytes,
 )
-from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.loads import LoadedGenerator, LoadedGenerators
 
@@ -80,71 +82,36 @@ class LoadedGeneratorObserver(Observer):
     def __init__(self, session: Recorder) -> None:
         super().__init__(session)
         self._files: list[_File] = []
-        self._is_inside = False
 
     def install(self, patcher: Patcher) -> None:
-        """Wrap loads, and the functions that set or seed a generator."""
-        patcher.replace(torch, "load", self._wrap_load)
-        for holder, name in _setters():
-            patcher.replace(holder, name, self._after(self._given))
-        for holder, name, kind in _seeders():
-            patcher.replace(holder, name, self._after(lambda *_, kind=kind: self._seeded(kind)))
-        patcher.replace(DataLoader, "__iter__", self._wrap_iter)
-        self._session.hooks.after_state.append(self._at_state)
-        self._session.hooks.at_step_end.append(self._tell)
+        """Listen to loads, and to the functions that set or seed a generator."""
+        moments = self._session.moments
+        self.listen(moments.at(torch, "load"), Around(after=self._loaded))
+        for holder, name in setters():
+            self.listen(moments.at(holder, name), Around(after=self._given, always=True))
+        for holder, name, kind in seeders():
+            seeded = functools.partial(self._seeded, kind)
+            self.listen(moments.at(holder, name), Around(after=seeded, always=True))
+        begins = Around(lambda args, _: self._compare(*args), always=True)
+        self.listen(moments.at(DataLoader, "__iter__"), begins)
+        self.listen(self._session.hooks.after_state, self._at_state)
+        self.listen(self._session.hooks.at_step_end, self._tell)
 
     def remove(self) -> None:
         """Stop following."""
-        leave(self._session.hooks.after_state, self._at_state)
-        leave(self._session.hooks.at_step_end, self._tell)
         self._follow([])
 
     def _follow(self, files: list[_File]) -> None:
         """Set the files that are followed. Without any, nothing is called before a forward."""
         self._files = files[-_MAX_FILES:]
         hooks = self._session.hooks.before_forward
-        leave(hooks, self._at_forward)
+        hooks.leave(self._at_forward)
         if files:
-            hooks.append(self._at_forward)
-
-    def _acting(self, action: _Function) -> _Function:
-        """A function that acts while nothing is recorded, and never raises."""
-        session = self._session
-
-        def act(*args: Any) -> None:
-            try:
-                em = session.local.em or session.emitter()
-                busy, em.busy = em.busy, True
-                try:
-                    with unseen():
-                        action(*args)
-                finally:
-                    em.busy = busy
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(action, error)
-
-        return act
+            hooks.add(self._at_forward)
 
     # -- the functions
 
-    def _wrap_load(self, original: _Function) -> _Function:
-        session, loaded = self._session, self._acting(self._loaded)
-
-        def load(*args: Any, **kwargs: Any) -> Any:
-            em = session.local.em or session.emitter()
-            if em.busy or self._is_inside or not session.recording.on:
-                return original(*args, **kwargs)
-            self._is_inside = True
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._is_inside = False
-            loaded(result)
-            return result
-
-        return hidden(load)
-
-    def _loaded(self, result: Any) -> None:
+    def _loaded(self, _: None, args: Args, kwargs: Named, result: Any) -> None:
         known = {
             (place, state) for f in self._files for place, of in f.states.items() for state in of
         }
@@ -155,35 +122,13 @@ class LoadedGeneratorObserver(Observer):
         if states:
             self._follow([*self._files, _File(where(), states, dict(generator_states()))])
 
-    def _after(self, action: _Function) -> Callable[[_Function], _Function]:
-        """Makes a wrapper that acts after the call, with its arguments."""
-        act = self._acting(action)
-
-        def wrap(original: _Function) -> _Function:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                result = original(*args, **kwargs)
-                if self._files:
-                    act(*args, *kwargs.values())
-                return result
-
-            return hidden(call)
-
-        return wrap
-
-    def _wrap_iter(self, original: _Function) -> _Function:
-        compare = self._acting(self._compare)
-
-        def begin(loader: Any, /) -> Any:
-            if self._files:
-                compare(loader)
-            return original(loader)
-
-        return hidden(begin)
-
     # -- what becomes of the states
 
-    def _given(self, *args: Any) -> None:
+    def _given(self, _: None, args: Args, kwargs: Named, result: Any) -> None:
         """A function has set a generator to a state, or those of several GPUs."""
+        if not self._files:
+            return
+        args = *args, *kwargs.values()
         several = [one for each in args if type(each) in (list, tuple) for one in each]
         given = [one for each in (*args, *several) for one in _states_at("cuda", each)]
         kinds, found = {kind for kind, _ in given}, {state for _, state in given}
@@ -195,7 +140,7 @@ class LoadedGeneratorObserver(Observer):
             file.restored |= {place for place, states in file.states.items() if states & found}
             file.seeded -= kinds
 
-    def _seeded(self, kind: str) -> None:
+    def _seeded(self, kind: str, _: None, args: Args, kwargs: Named, result: Any) -> None:
         for file in self._files:
             of_kind = {p for p in file.states if p[1] == kind or (kind, p[1]) == ("torch", "cuda")}
             file.overwritten |= file.restored & of_kind
@@ -204,6 +149,8 @@ class LoadedGeneratorObserver(Observer):
 
     def _compare(self, loader: Any = None) -> None:
         """Do generators have the states now: global ones, and those of a loader?"""
+        if not self._files:
+            return
         found = {state for _, state in generator_states()}
         found |= {state for _, one in generators(loader) if (state := state_of(one)) is not None}
         for file in self._files:
@@ -211,16 +158,18 @@ class LoadedGeneratorObserver(Observer):
 
     def _at_state(self, em: Emitter, moment: str) -> None:
         if self._files and moment == "load":
-            self._acting(self._compare)()
+            self._compare()
 
     def _at_forward(self, em: Emitter) -> None:
-        self._acting(self._compare)()
+        self._compare()
 
     def _tell(self, em: Emitter) -> None:
         """A step ends."""
         if self._files and self._session.steps.counters["optimizer_step"]:
-            self._acting(self._write)(em)
-            self._follow([])
+            try:
+                self._write(em)
+            finally:
+                self._follow([])
 
     def _write(self, em: Emitter) -> None:
         now, owned = dict(generator_states()), _kinds_of_program(sys._getframe(1))
@@ -237,25 +186,6 @@ class LoadedGeneratorObserver(Observer):
                 for key, kind in file.states
             ]
             write(em, LoadedGenerators(file.where, tuple(states)))
-
-
-def _setters() -> Iterator[tuple[Any, str]]:
-    yield torch, "set_rng_state"
-    yield torch.random, "set_rng_state"
-    yield torch.cuda, "set_rng_state"
-    yield torch.cuda, "set_rng_state_all"
-    yield random, "setstate"
-    yield random.Random, "setstate"
-    if "numpy.random" in sys.modules:
-        yield sys.modules["numpy.random"], "set_state"
-
-
-def _seeders() -> Iterator[tuple[Any, str, str]]:
-    yield torch, "manual_seed", "torch"
-    yield torch.random, "manual_seed", "torch"
-    yield random, "seed", "python"
-    if "numpy.random" in sys.modules:
-        yield sys.modules["numpy.random"], "seed", "numpy"
 
 
 def held_states(value: Any) -> Iterator[tuple[_Place, bytes]]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.moments.moment import Args, Around, Named
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.origins.embedding_rows import sample
-from traincheck.collect.tensors.device_fingerprint import host
-from traincheck.collect.tensors.reading import is_lazy, named_modules, named_tensors, unseen
+from traincheck.collect.tensors.devices import host
+from traincheck.collect.tensors.reading import is_lazy, named_modules, named_tensors
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
 from traincheck.schema.observations.loads import PartNotLoaded
@@ -25,7 +26,6 @@ _MOST = 8  # loads at a time
 _MOST_NAMES = 32
 _UPDATES = 2  # steps with an update, after which a load is judged
 
-_Function = Callable[..., Any]
 _Ref = weakref.ref[torch.Tensor]
 
 
@@ -39,7 +39,7 @@ class _Partial(NamedTuple):
 
 
 class LoadedParameterObserver(Observer):
-    """Wraps `Module.load_state_dict`, and judges partial loads after two updates."""
+    """Listens to `Module.load_state_dict`, and judges partial loads after two updates."""
 
     produces: ClassVar = (PartNotLoaded,)
     hook: ClassVar = Hook.ON_INSTALL
@@ -49,45 +49,18 @@ class LoadedParameterObserver(Observer):
         self._loaded = ByObject[tuple[_Ref]]()
         self._open: list[_Partial] = []
         self._updates = 0  # steps with an update since the last load
-        self._is_inside = False
 
     def install(self, patcher: Patcher) -> None:
-        """Wrap the method, and write at the ends of steps."""
-        patcher.replace(torch.nn.Module, "load_state_dict", self._wrap)
-        self._session.hooks.at_step_end.append(self._ended)
+        """Note loads, and write at the ends of steps."""
+        load = self._session.moments.at(torch.nn.Module, "load_state_dict")
+        self.listen(load, Around(after=self._note))
+        self.listen(self._session.hooks.at_step_end, self._ended)
 
-    def remove(self) -> None:
-        """Stop writing."""
-        leave(self._session.hooks.at_step_end, self._ended)
-
-    def _wrap(self, original: _Function) -> _Function:
-        session = self._session
-
-        def load_state_dict(*args: Any, **kwargs: Any) -> Any:
-            em = session.local.em or session.emitter()
-            if self._is_inside or em.busy or not session.recording.on or not args:
-                return original(*args, **kwargs)
-            self._is_inside = True
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._is_inside = False
-            state = args[1] if len(args) > 1 else kwargs.get("state_dict")
-            busy, em.busy = em.busy, True
-            try:
-                with unseen():
-                    self._note(args[0], state, where())
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(self._note, error)
-            finally:
-                em.busy = busy
-            return result
-
-        return hidden(load_state_dict)
-
-    def _note(self, module: torch.nn.Module, state: Any, line: str | None) -> None:
-        if not isinstance(state, Mapping):
+    def _note(self, _: None, args: Args, kwargs: Named, result: Any) -> None:
+        state = args[1] if len(args) > 1 else kwargs.get("state_dict")
+        if not args or not isinstance(state, Mapping):
             return
+        module = args[0]
         own = dict(named_tensors(module, again=True))
         given = {id(parameter) for name, parameter in own.items() if name in state}
         for name, parameter in own.items():
@@ -100,7 +73,7 @@ class LoadedParameterObserver(Observer):
             path = self._session.tracker.modules.find(module)[0]
             self._open = [
                 *self._open[-(_MOST - 1) :],
-                _Partial(path, line, len(given), missing),
+                _Partial(path, where(), len(given), missing),
             ]
         self._updates = 0
 
@@ -112,15 +85,12 @@ class LoadedParameterObserver(Observer):
         if self._updates < _UPDATES:
             return
         opened, self._open = self._open, []
-        try:
-            held = self._session.live.optimized_ids()
-            for load in opened:
-                names = list(self._left(load, held))
-                if names:
-                    some = tuple(names[:_MOST_NAMES])
-                    write(em, PartNotLoaded(load.path, load.where, load.loaded, some, len(names)))
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._ended, error)
+        held = self._session.live.optimized_ids()
+        for load in opened:
+            names = list(self._left(load, held))
+            if names:
+                some = tuple(names[:_MOST_NAMES])
+                write(em, PartNotLoaded(load.path, load.where, load.loaded, some, len(names)))
 
     def _left(self, load: _Partial, held: set[int]) -> Iterator[str]:
         """Names of parameters that nothing has set since, and that nothing trains."""

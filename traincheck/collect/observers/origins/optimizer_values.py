@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.moments.moment import Args, Around, Named
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.origins.embedding_rows import read_short, sketch
-from traincheck.collect.tensors.reading import as_plain, is_a, state_of, states_of, unseen
+from traincheck.collect.tensors.reading import as_plain, is_a, state_of, states_of
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
 from traincheck.collect.tracking.optimizer_groups import owner_of
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 _MOST_PARAMETERS = 256
 _CALLS, _EVERY = 32, 10  # calls of one optimizer: the first, then some, as a loop may keep states
 
-_Function = Callable[..., Any]
 _Found = dict[tuple[str, str], torch.Tensor]
 
 
@@ -39,7 +39,7 @@ class _Taken(NamedTuple):
 
 
 class OptimizerValueObserver(Observer):
-    """Wraps `Optimizer.state_dict` and `Optimizer.load_state_dict`."""
+    """Listens to `Optimizer.state_dict` and `Optimizer.load_state_dict`."""
 
     produces: ClassVar = (OptimizerValues,)
     hook: ClassVar = Hook.ON_INSTALL
@@ -49,49 +49,22 @@ class OptimizerValueObserver(Observer):
         self._sketcher = Sketcher()
         self._taken: list[_Taken] = []
         self._calls = ByObject[tuple[weakref.ref[torch.optim.Optimizer], int]]()
-        self._is_inside = False
 
     def install(self, patcher: Patcher) -> None:
-        """Wrap the methods, and write at the ends of steps."""
-        optimizer = torch.optim.Optimizer
-        patcher.replace(optimizer, "state_dict", lambda f: self._wrap(f, "saved"))
-        patcher.replace(optimizer, "load_state_dict", lambda f: self._wrap(f, "loaded"))
+        """Listen to the methods, and write at the ends of steps."""
+        moments, optimizer = self._session.moments, torch.optim.Optimizer
+        for name, word in (("state_dict", "saved"), ("load_state_dict", "loaded")):
+            take = functools.partial(self._take, word)
+            self.listen(moments.at(optimizer, name), Around(after=take))
         hooks = self._session.hooks
         for moment in (hooks.at_step_end, hooks.at_close):
-            moment.append(self._tell)
+            self.listen(moment, self._tell)
 
-    def remove(self) -> None:
-        """Stop writing."""
-        hooks = self._session.hooks
-        for moment in (hooks.at_step_end, hooks.at_close):
-            leave(moment, self._tell)
-
-    def _wrap(self, original: _Function, moment: str) -> _Function:
+    def _take(self, moment: str, _: None, args: Args, kwargs: Named, result: Any) -> None:
         session = self._session
-
-        def operation(*args: Any, **kwargs: Any) -> Any:
-            em = session.local.em or session.emitter()
-            if self._is_inside or em.busy or not session.recording.on or not args:
-                return original(*args, **kwargs)
-            self._is_inside = True
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._is_inside = False
-            busy, em.busy = em.busy, True
-            try:
-                with unseen():
-                    self._take(args[0], moment, where())
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(self._take, error)
-            finally:
-                em.busy = busy
-            return result
-
-        return hidden(operation)
-
-    def _take(self, optimizer: torch.optim.Optimizer, moment: str, line: str | None) -> None:
-        session = self._session
+        if not args:
+            return
+        optimizer = args[0]
         owner = owner_of(session.live.live_optimizers(), optimizer)
         if owner is None or not states_of(optimizer):
             return
@@ -110,18 +83,15 @@ class OptimizerValueObserver(Observer):
                     if found is not None:
                         numbers[name, key] = found
         if numbers:
-            self._taken.append(_Taken(moment, owner, line, numbers))
+            self._taken.append(_Taken(moment, owner, where(), numbers))
 
     def _tell(self, em: Emitter) -> None:
         """A step ends."""
         taken, self._taken = self._taken, []
         if not taken:
             return
-        try:
-            for each in taken:
-                values: dict[str, dict[str, tuple[float, ...]]] = {}
-                for (name, key), row in zip(each.numbers, read_short([*each.numbers.values()])):
-                    values.setdefault(name, {})[key] = row
-                write(em, OptimizerValues(each.moment, each.owner, each.where, values))
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._tell, error)
+        for each in taken:
+            values: dict[str, dict[str, tuple[float, ...]]] = {}
+            for (name, key), row in zip(each.numbers, read_short([*each.numbers.values()])):
+                values.setdefault(name, {})[key] = row
+            write(em, OptimizerValues(each.moment, each.owner, each.where, values))

@@ -1,0 +1,1 @@
+"""Functions of torch, each replaced in one place, and those who listen to their calls."""
