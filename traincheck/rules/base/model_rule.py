@@ -76,7 +76,7 @@ def model_of(event: Event) -> Model | None:
 
 
 class Advice(NamedTuple):
-    """What a rule says about layers of a model. modules: their paths; none where nothing is wrong.
+    """Advice about layers of a model. modules: their paths; none where nothing is wrong.
 
     expected, observed: as in a violation.
     """

@@ -244,8 +244,8 @@ def _pairs(broadcasts: LossBroadcast) -> list[_Pairs]:
             return []
         sources = [*_sources(inputs[0])]
         # One number per sample, with the samples in the first dim
-        shape = sources[0].shape if sources else ()
-        is_each = bool(shape) and shape[0] == sides[0] and all(size == 1 for size in shape[1:])
+        rows, *rest = (sources[0].shape if sources else ()) or (0,)
+        is_each = rows == sides[0] and all(size == 1 for size in rest)
         if is_each and sides[0] >= _FEWEST and not _is_intended(sources):
             name = _kind(operation.node)
             found.append(_Pairs(name, shape, sources[0].shape, sides[0]))

@@ -1,4 +1,4 @@
-"""What happens to a model before its first step, and should not."""
+"""Models before their first step: weights initialized repeatedly, spectral norms already in use."""
 
 from __future__ import annotations
 
