@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 # What traincheck/__init__.py offers by name.
 OFFERED = ("diff", "integrations", "profile", "store", "version")
 LAYERS = (
-    ("errors", "handlers", "instrumentor", "packages", "version"),
+    ("errors", "handlers", "instrumentor", "version"),
+    ("packages",),
     ("schema",),
     ("collect", "store"),
     ("facts",),
