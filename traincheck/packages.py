@@ -11,7 +11,7 @@ from traincheck.errors import MissingDependencyError, UsageError
 
 
 def offered(group: str) -> list[EntryPoint]:
-    """What installed packages offer under the name of a group, in an order that is always the same.
+    """The entry points of a group that installed packages offer, in an order that never changes.
 
     Nothing is imported.
     """

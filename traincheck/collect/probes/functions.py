@@ -1,4 +1,4 @@
-"""What of a gradient is another one on purpose, or a constant, in a copy of the process.
+"""Gradients that are another one on purpose, or a constant, in a copy of the process.
 
 The backward of some functions is another one on purpose: gradient reversal, straight-through
 estimates, stored gradients of score distillation. Such a call is replaced in moved copies by what
