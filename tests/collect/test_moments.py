@@ -55,7 +55,8 @@ HOLDERS = (
 def layers() -> Iterator[list[replacements.Replacement]]:
     """The replacements of ours, by attribute."""
     for place in list(replacements._STACKS):
-        yield replacements._stack(place)
+        if found := replacements._stack(place):  # else a class that the program has freed
+            yield found
 
 
 def ours() -> set[tuple[str, str]]:
