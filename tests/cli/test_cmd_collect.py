@@ -181,9 +181,9 @@ def test_a_quiet_run_tells_nothing(collect, capfd) -> None:
         ("train.py --lr", "fix: traincheck-collect -p train.py --lr\n"),
         ("-o x train.py -y", "fix: traincheck-collect -o x -p train.py -y\n"),
         ("--lr 1 -p train.py y", "script: traincheck-collect -p train.py --lr 1 y\n"),
-        ("-q train.py", "script: traincheck-collect -p train.py -q\n"),
-        ("-q -o x train.py y", "script: traincheck-collect -o x -p train.py -q y\n"),
-        ("-q 3 -o x -p train.py", "script: traincheck-collect -o x -p train.py -q 3\n"),
+        ("-z train.py", "script: traincheck-collect -p train.py -z\n"),
+        ("-z -o x train.py y", "script: traincheck-collect -o x -p train.py -z y\n"),
+        ("-z 3 -o x -p train.py", "script: traincheck-collect -o x -p train.py -z 3\n"),
         ("run.sh", "fix: traincheck-collect -s run.sh\n"),
         ("torchrun train.py", "fix: traincheck-collect -- torchrun train.py\n"),
         (
