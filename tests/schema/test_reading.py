@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -118,7 +119,7 @@ def reading(source: str) -> list[int]:
         name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
         text = ast.unparse(node)
         if name in READERS or text.startswith("tokenize.open("):
-            found += [] if text.startswith("pq.ParquetFile(file)") else [node.lineno]
+            found += [] if re.match(r"(pq|parquet)\.ParquetFile\(file\)", text) else [node.lineno]
         elif name == "open" and not _writes(node, text):
             found.append(node.lineno)
     return found
