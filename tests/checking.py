@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tests.builders import MLP, TraceBuilder
 from traincheck.check.engine import Engine
-from traincheck.readings.provider import Facts, uses_of
+from traincheck.readings.provider import RunStates, uses_of
 from traincheck.rules.table import RULES
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Finding, Report, Verdict, Violation
@@ -41,16 +41,16 @@ def quiet(code: str, events: Iterable[Event]) -> Verdict:
 
 
 class Alone:
-    """One monitor of a rule and the facts that it uses, without an engine."""
+    """One monitor of a rule and the run states that it uses, without an engine."""
 
     def __init__(self, rule: Rule) -> None:
-        self.monitor, self.facts = rule.monitor(), Facts()
+        self.monitor, self.run_states = rule.monitor(), RunStates()
         if uses_of(self.monitor):
-            self.monitor.bind(self.facts)  # type: ignore[attr-defined]
+            self.monitor.bind(self.run_states)  # type: ignore[attr-defined]
 
     def observe(self, event: Event) -> list[Violation]:
-        for fact in self.facts:
-            fact.observe(event)
+        for run_state in self.run_states:
+            run_state.observe(event)
         return list(self.monitor.observe(event))
 
     def finish(self) -> list[Violation]:

@@ -9,7 +9,7 @@ from typing import Any
 from traincheck.check.engine import Engine
 from traincheck.infer.engine import InferResult, Limits, infer
 from traincheck.infer.parallel import Run
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.events import Event
@@ -67,15 +67,15 @@ def report_of(invariants: Iterable[Invariant], events: Iterable[Event]) -> Repor
 
 
 class Fed:
-    """A proposer or a decider, and the facts that it uses: fed first, as by the engine."""
+    """A proposer or a decider, and the run states that it uses: fed first, as by the engine."""
 
     def __init__(self, part: Any) -> None:
-        self.facts = Facts()
-        self.part = self.facts.bind(part)
+        self.run_states = RunStates()
+        self.part = self.run_states.bind(part)
 
     def observe(self, event: Event) -> Any:
-        for fact in self.facts:
-            fact.observe(event)
+        for run_state in self.run_states:
+            run_state.observe(event)
         return self.part.observe(event)
 
 

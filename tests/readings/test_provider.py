@@ -12,7 +12,7 @@ import pytest
 
 from tests.checking import BY_CODE, net
 from traincheck.check.engine import Engine
-from traincheck.readings.provider import Fact, Facts
+from traincheck.readings.provider import RunState, RunStates
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict, Violation
@@ -22,7 +22,7 @@ SOURCE = Path(__file__).parents[2] / "traincheck"
 STEPS = Needs(kinds=frozenset({"step"}))
 
 
-class Backwards(Fact):
+class Backwards(RunState):
     """How many calls of backward there were."""
 
     made: ClassVar[list[Backwards]] = []
@@ -45,17 +45,17 @@ class Broken(Backwards):
 
 
 class Monitor:
-    """Notes how many calls of backward its fact knew at each end of a step."""
+    """Notes how many calls of backward its run state knew at each end of a step."""
 
-    uses: ClassVar[Sequence[type[Fact]]] = (Backwards,)
+    uses: ClassVar[Sequence[type[RunState]]] = (Backwards,)
     observes: ClassVar[Needs] = STEPS
 
     def __init__(self, seen: list[tuple[str, int]]) -> None:
         self.seen = seen
         self.triggered = 1
 
-    def bind(self, facts: Facts) -> None:
-        self.backwards = facts.of(self.uses[0])
+    def bind(self, run_states: RunStates) -> None:
+        self.backwards = run_states.of(self.uses[0])
 
     def observe(self, event: Event) -> Sequence[Violation]:
         assert isinstance(self.backwards, Backwards)
@@ -67,11 +67,11 @@ class Monitor:
 
 
 class Plugin:
-    """A rule of a plug-in, which uses its own fact."""
+    """A rule of a plug-in, which uses its own run state."""
 
     needs = Needs(calls=frozenset({Families.BACKWARD}))
 
-    def __init__(self, code: str, scope: str = "process", kind: type[Fact] = Backwards) -> None:
+    def __init__(self, code: str, scope: str = "process", kind: type[RunState] = Backwards) -> None:
         self.info = replace(BY_CODE["TC201"].info, check_id=code, code=code)
         self.scope, self.kind = scope, kind
         self.seen: list[tuple[str, int]] = []
@@ -103,7 +103,7 @@ def test_each_process_has_its_own() -> None:
     for rank in range(2):
         for event in net().steps(1).build():
             engine.observe(event.replace(rank=rank))
-    assert [fact.calls for fact in Backwards.made] == [1, 1]
+    assert [run_state.calls for run_state in Backwards.made] == [1, 1]
 
 
 def test_a_fact_that_fails_takes_out_those_that_use_it() -> None:
@@ -126,11 +126,11 @@ def test_a_note_tells_what_could_not_be_followed(scope: str, said: int) -> None:
 
 
 def test_of_all_rules_one_follows_the_training() -> None:
-    facts = Facts()
+    run_states = RunStates()
     monitors = [rule.monitor() for rule in (BY_CODE["TC101"], BY_CODE["TC201"])]
     for monitor in monitors:
-        monitor.bind(facts)  # type: ignore[attr-defined]
-    assert len(list(facts)) == 1
+        monitor.bind(run_states)  # type: ignore[attr-defined]
+    assert len(list(run_states)) == 1
 
 
 # What builds its own, and why: the events of one view, of one relation, or of one reader.
@@ -165,7 +165,7 @@ def built_by(path: Path) -> set[str]:
 
 
 def test_no_run_state_is_built_twice_for_one_process_and_view() -> None:
-    kinds = {kind.__name__ for kind in Fact.__subclasses__()}
+    kinds = {kind.__name__ for kind in RunState.__subclasses__()}
     built = {
         (name, path.relative_to(SOURCE).as_posix())
         for path in SOURCE.rglob("*.py")

@@ -20,7 +20,7 @@ from traincheck.check.process import Process
 from traincheck.check.saved_checkpoints import SavedCheckpoints
 from traincheck.check.verdicts import TraceView, instrument_named, reasons, verdicts_of
 from traincheck.handlers import give_back
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import (
     CheckpointEvent,
@@ -61,8 +61,10 @@ class Engine:
         suppress: Suppress | None = None,
     ) -> None:
         self._checks = prepare(invariants, rules, relations or {})
-        facts = Facts()
-        self._run = RunSubscriptions(self._checks.rules, self._checks.for_run(facts), facts)
+        run_states = RunStates()
+        self._run = RunSubscriptions(
+            self._checks.rules, self._checks.for_run(run_states), run_states
+        )
         learned = (i for found in self._checks.invariants.values() for i in found)
         self._context = ViolationContext(learned)
         self.suppress = suppress

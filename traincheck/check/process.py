@@ -16,16 +16,16 @@ from traincheck.check.monitors.program_filter import NEEDS, ProgramFilter
 from traincheck.check.monitors.subscriptions import (
     RunSubscriptions,
     Subscription,
-    fact_subscriptions,
     invariant_subscription,
     plain_subscription,
     rule_subscription,
+    state_subscriptions,
     without_dependents,
 )
 from traincheck.check.verdicts import TraceView
 from traincheck.handlers import give_back
 from traincheck.readings.programs import file_of
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.router import Router
 from traincheck.schema.claims import Invariant, Schedule
 from traincheck.schema.events import StepEvent
@@ -40,7 +40,7 @@ class Process:
 
     Attributes:
         router: gives the subscriptions of an event.
-        subscriptions: of this process alone, facts first.
+        subscriptions: of this process alone, run states first.
         program_filter: which invariants apply here.
         recent_calls: kept for comparisons; None if no invariant has an excerpt.
         record_call: adds a call to them; None if there are none.
@@ -63,7 +63,7 @@ class Process:
         self._disabled: list[Subscription] = []
         self.program_filter = ProgramFilter(checks.programs, view.program, view.source)
         self._program = plain_subscription(self.program_filter, NEEDS)
-        self._facts = Facts()
+        self._run_states = RunStates()
         self._subscribe_rules()
         self._subscribe_invariants(restricted_to_program)
         self._provisional: list[Subscription] = []  # until it is known whether it was renamed
@@ -71,7 +71,7 @@ class Process:
             first = len(self.subscriptions)
             self._subscribe_invariants(renamed_to_program)
             self._provisional = self.subscriptions[first:]
-        self.subscriptions[:0] = fact_subscriptions(self.subscriptions, self._facts)
+        self.subscriptions[:0] = state_subscriptions(self.subscriptions, self._run_states)
         self._shared = run.usable(self._is_observable)
         self.router = self._make_router()
 
@@ -170,7 +170,9 @@ class Process:
     def _subscribe_rules(self) -> None:
         own = [rule for rule in self._checks.rules if not is_for_run(rule)]
         for rule in [rule for rule in own if self._is_observable(rule.info.check_id)]:
-            self._subscribe(partial(rule_subscription, rule, self._facts), (rule.info.check_id,))
+            self._subscribe(
+                partial(rule_subscription, rule, self._run_states), (rule.info.check_id,)
+            )
 
     def _subscribe_invariants(self, choose: _Choice) -> None:
         for name, invariants in self._checks.invariants.items():
@@ -198,7 +200,7 @@ class Process:
 
         def subscribe() -> Subscription:
             return invariant_subscription(
-                InvariantMonitor(relation, invariants, schedule, self._facts), needs, ids
+                InvariantMonitor(relation, invariants, schedule, self._run_states), needs, ids
             )
 
         self._subscribe(subscribe, ids)

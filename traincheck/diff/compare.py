@@ -27,7 +27,7 @@ from traincheck.diff.choices import Names
 from traincheck.diff.environment import compare_settings
 from traincheck.diff.items import Item, Phase
 from traincheck.diff.sides import A, B
-from traincheck.diff.state import PHASE_OF, RunState, Variable
+from traincheck.diff.state import PHASE_OF, SideState, Variable
 from traincheck.diff.steps import StepView
 from traincheck.diff.values import (
     NULL,
@@ -108,7 +108,7 @@ class Comparer:
     def __init__(self, names: Names, *, resumes: bool = False) -> None:
         self.names = names
         self.resumes = resumes
-        self.a, self.b = RunState(names.of_a), RunState(names.of_b)
+        self.a, self.b = SideState(names.of_a), SideState(names.of_b)
         self._a_draws, self._b_draws = Draws(), Draws()
         self._kinds: dict[tuple[str, str | None, str | None], Phase | Literal[False] | None] = {}
         self._has_begun = False
@@ -247,7 +247,7 @@ def _put(
     return True
 
 
-def _gradients(view: StepView, state: RunState) -> dict[str, list[bytes | None]]:
+def _gradients(view: StepView, state: SideState) -> dict[str, list[bytes | None]]:
     """The values of each gradient in a step, up to what the optimizer applied."""
     found: dict[str, list[bytes | None]] = {}
     last = _last_update(view)

@@ -12,7 +12,7 @@ import msgspec
 from traincheck.diff.difference import EnvironmentEntry
 from traincheck.diff.items import Item, Phase
 from traincheck.diff.run_facts import RankFacts, Run
-from traincheck.diff.state import RunState
+from traincheck.diff.state import SideState
 from traincheck.diff.steps import StepView
 from traincheck.diff.values import Answer, compare_values
 from traincheck.schema.torch_api import Families
@@ -111,7 +111,7 @@ _NO_SETTINGS = frozenset({"parameters", "optimizer", "foreach", "self", "0", "1"
 
 
 def compare_settings(
-    a: StepView, b: StepView, states: tuple[RunState, RunState]
+    a: StepView, b: StepView, states: tuple[SideState, SideState]
 ) -> tuple[list[Item], int]:
     """The settings that differ, and how many were compared."""
     mine, yours = settings_of(a, states[0]), settings_of(b, states[1])
@@ -129,7 +129,7 @@ def compare_settings(
     return items, len(mine)
 
 
-def settings_of(view: StepView, state: RunState) -> dict[str, Any]:
+def settings_of(view: StepView, state: SideState) -> dict[str, Any]:
     """All settings of a step by name, ``AdamW.lr`` first."""
     classes = {owner: settings["", "class"] for owner, settings in state.settings.items()}
     counts = Counter(classes.values())

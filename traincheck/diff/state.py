@@ -26,7 +26,7 @@ PHASE_OF = {
 }
 
 
-class RunState:
+class SideState:
     """The variables and settings of one run after the records that it was given.
 
     values: of each variable, the JSON of its summary; None where the trace cannot show it.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.readings.programs import ProgramName, Sketch, alike, file_of, source_of
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.step_changes import ADDED, Additions, StepChanges
 from traincheck.readings.variables import variable_of
 from traincheck.relations.phrasing import SEVERAL_RANKS, STEP
@@ -111,8 +111,8 @@ class CoverageCollector:
             None  # whether backward accumulates; None: no gradient was scanned
         )
 
-    def bind(self, facts: Facts) -> None:
-        self._program = facts.of(ProgramName)
+    def bind(self, run_states: RunStates) -> None:
+        self._program = run_states.of(ProgramName)
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StepEvent):

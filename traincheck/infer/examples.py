@@ -13,7 +13,7 @@ from traincheck.check.verdicts import TraceView, instrument_named
 from traincheck.infer.propose import by_scope
 from traincheck.infer.replay_views import ClaimGroups, Features, ReplayViews, features_of, with_gaps
 from traincheck.readings.programs import Sketch, source_of
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.router import Router
 from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis, Needs
@@ -138,14 +138,14 @@ class _Process:
     def __init__(self, groups: ClaimGroups, *, is_whole_run: bool = False) -> None:
         self._is_whole_run = is_whole_run
         self._groups = groups.whole
-        facts = Facts()
+        run_states = RunStates()
         self._counters = [
-            _ExampleCounter(facts.bind(group.relation.decider(group.claims)), len(group.keys))
+            _ExampleCounter(run_states.bind(group.relation.decider(group.claims)), len(group.keys))
             for group in groups.whole
         ]
-        # What feeds a fact gives no examples to count
+        # What feeds a run state gives no examples to count
         receivers: list[tuple[Needs, tuple[Callable[[Event], Any], _ExampleCounter | None]]] = [
-            (reads, (observe, None)) for reads, observe in facts.receivers()
+            (reads, (observe, None)) for reads, observe in run_states.receivers()
         ]
         receivers += [
             (group.needs, (counter.observe, counter))

@@ -11,7 +11,7 @@ import orjson
 
 from traincheck.infer.coverage import CoverageCollector, RunCoverage, union
 from traincheck.infer.replay_views import with_gaps
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.router import Router
 from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import Hypothesis, key_of
@@ -63,9 +63,9 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
     processes: dict[tuple[int, str], tuple[CoverageCollector, list[Proposer]]] = {}
     routers: dict[tuple[int, str], Router[Callable[[Event], object]]] = {}
     own, shared = by_scope(relations)
-    facts = Facts()  # of the whole run
-    for_all = [facts.bind(shared[name].proposer()) for name in sorted(shared)]
-    receivers = [*facts.receivers(), *((p.observes, p.observe) for p in for_all)]
+    run_states = RunStates()  # of the whole run
+    for_all = [run_states.bind(shared[name].proposer()) for name in sorted(shared)]
+    receivers = [*run_states.receivers(), *((p.observes, p.observe) for p in for_all)]
     stream, rank = "", -1
     steps: Counter[tuple[int, str]] = Counter()
     events = 0
@@ -77,13 +77,13 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
             stream, rank = event.stream, event.rank
             process = (rank, stream.partition("-")[0])
             if process not in processes:
-                facts = Facts()
-                collector = facts.bind(CoverageCollector())
-                proposers = [facts.bind(own[name].proposer()) for name in sorted(own)]
+                run_states = RunStates()
+                collector = run_states.bind(CoverageCollector())
+                proposers = [run_states.bind(own[name].proposer()) for name in sorted(own)]
                 processes[process] = collector, proposers
                 mine = [(one.observes, one.observe) for one in proposers]
                 mine.insert(0, (collector.observes, collector.observe))
-                routers[process] = Router([*facts.receivers(), *mine, *receivers])
+                routers[process] = Router([*run_states.receivers(), *mine, *receivers])
             observers_of = routers[process].route
         for observe in observers_of(event):
             observe(event)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.check.monitors.invariant_monitor import in_sampled_view
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.router import Router
 from traincheck.schema.claims import SAMPLED_STEPS, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
@@ -124,15 +124,16 @@ class ReplayViews:
 
     def __init__(self, groups: Sequence[ClaimGroup]) -> None:
         self._groups = groups
-        facts = Facts(), Facts(), Facts()  # of each view: it may hide what another one shows
-        self._view_sets = [_ViewSet.of(group, facts) for group in groups]
-        receivers: list[tuple[Needs, _ViewSet | _FactSet]] = [
-            (reads, _FactSet([one.of(kind).observe for one in facts]))
-            for kind, reads in facts[0].reads().items()
+        # Of each view: it may hide what another one shows
+        run_states = RunStates(), RunStates(), RunStates()
+        self._view_sets = [_ViewSet.of(group, run_states) for group in groups]
+        receivers: list[tuple[Needs, _ViewSet | _StateSet]] = [
+            (reads, _StateSet([one.of(kind).observe for one in run_states]))
+            for kind, reads in run_states[0].reads().items()
         ]
         receivers += [(group.needs, views) for group, views in zip(groups, self._view_sets)]
         self._router = Router([(needs, (needs, views)) for needs, views in receivers])
-        self._by_kind: dict[tuple[object, ...], list[_ViewSet | _FactSet]] = {}
+        self._by_kind: dict[tuple[object, ...], list[_ViewSet | _StateSet]] = {}
         self._after_backward = [
             views
             for views, g in zip(self._view_sets, groups)
@@ -202,10 +203,10 @@ class ReplayViews:
 
 
 class _Counterexamples:
-    """The contexts of negative examples. facts: those of the view."""
+    """The contexts of negative examples. run_states: those of the view."""
 
-    def __init__(self, group: ClaimGroup, facts: Facts) -> None:
-        self._decider: Decider = facts.bind(group.relation.decider(group.claims))
+    def __init__(self, group: ClaimGroup, run_states: RunStates) -> None:
+        self._decider: Decider = run_states.bind(group.relation.decider(group.claims))
         self.negative: set[tuple[int, Features]] = set()
         self._agreeing: dict[
             int, Iterable[tuple[int, Example]]
@@ -245,14 +246,14 @@ class _ViewSet:
     scans_are_sampled: bool
 
     @classmethod
-    def of(cls, group: ClaimGroup, facts: Sequence[Facts]) -> _ViewSet:
-        """Deciders for a group of claims, with the facts of each view."""
+    def of(cls, group: ClaimGroup, run_states: Sequence[RunStates]) -> _ViewSet:
+        """Deciders for a group of claims, with the run states of each view."""
         needs = group.needs
         is_sampled = bool(needs.sampled_calls or needs.sampled_states)
         return cls(
-            _Counterexamples(group, facts[0]),
-            _Counterexamples(group, facts[1]),
-            _Counterexamples(group, facts[2]) if is_sampled else None,
+            _Counterexamples(group, run_states[0]),
+            _Counterexamples(group, run_states[1]),
+            _Counterexamples(group, run_states[2]) if is_sampled else None,
             scans_are_sampled=bool(needs.sampled_states),
         )
 
@@ -276,13 +277,13 @@ class _ViewSet:
 
 
 @dataclass(frozen=True, slots=True)
-class _FactSet:
-    """One kind of fact, in each view."""
+class _StateSet:
+    """One kind of run state, in each view."""
 
     observers: Sequence[Callable[[Event], None]]
 
     def observe(self, event: Event, in_sample: Event | None, in_scan_sample: Event | None) -> None:
-        """Give the fact of each view the event as the view has it."""
+        """Give the run state of each view the event as the view has it."""
         for observe, seen in zip(self.observers, (event, in_sample, in_scan_sample)):
             if seen is not None:
                 observe(seen)

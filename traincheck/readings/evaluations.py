@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.readings.losses import LOSSES
-from traincheck.readings.provider import Fact
+from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
 from traincheck.schema.marks import EVAL_STAGE
@@ -55,7 +55,7 @@ class Evaluation:
         )
 
 
-class Evaluations(Fact):
+class Evaluations(RunState):
     """The evaluations of one process.
 
     Another optimizer is the begin of another training: earlier evaluations are forgotten.
@@ -114,7 +114,7 @@ class Evaluations(Fact):
         return self.all[-1]
 
 
-class KeptStates(Fact):
+class KeptStates(RunState):
     """The evaluated states that one process restores at its end, or saves as the best ones.
 
     Attributes:

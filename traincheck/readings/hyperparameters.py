@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.readings.provider import Fact
+from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,
@@ -135,7 +135,7 @@ class Course:
             load.varies |= [group.last for group in self.groups] != before
 
 
-class HyperparametersInForce(Fact):
+class HyperparametersInForce(RunState):
     """Follows the hyper-parameters of all optimizers of a process, by id.
 
     Attributes:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from zlib import crc32
 
-from traincheck.readings.provider import Fact
+from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.marks import Marks
@@ -180,7 +180,7 @@ class Sketch:
         return (min(shares) if is_whole else max(shares)) >= _SHARE
 
 
-class ProgramName(Fact):
+class ProgramName(RunState):
     """The program of the events: the file name of the script; None until known."""
 
     reads = Needs(kinds=frozenset({"mark"}))
@@ -198,7 +198,7 @@ class ProgramName(Fact):
         return "program" not in params or params["program"] == self.name
 
 
-class RunProgram(Fact):
+class RunProgram(RunState):
     """The file name of the script, and the parameters of all processes together.
 
     Args:

@@ -1,8 +1,8 @@
-"""Facts, and their distribution to monitors.
+"""Run state, and its distribution to monitors.
 
-A fact is state that follows from events. It gives no verdict. A monitor names the facts that it
-uses in a class attribute; each of them is built once for a process, or for a run, and is fed every
-event before the monitors that use it (check/monitors/subscriptions.py).
+Run state follows from events and gives no verdict. A monitor names what it uses in a class
+attribute. Each kind is built once for a process, or for a run, and is fed every event before the
+monitors that use it (check/monitors/subscriptions.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traincheck.schema.protocols import Monitor
 EVERYTHING = Needs(kinds=frozenset(KINDS))
 
 
-class Fact(ABC):
+class RunState(ABC):
     """State that follows from the events of one process, or of all ranks. Must be picklable.
 
     Attributes:
@@ -37,58 +37,58 @@ class Fact(ABC):
         return None
 
 
-F = TypeVar("F", bound=Fact)
+F = TypeVar("F", bound=RunState)
 U = TypeVar("U")
 
 
-class Facts:
-    """The facts of one process or of one run, one of each kind."""
+class RunStates:
+    """The run states of one process or of one run, one of each kind."""
 
     def __init__(self) -> None:
-        self._by_kind: dict[type[Fact], Fact] = {}
+        self._by_kind: dict[type[RunState], RunState] = {}
 
     def of(self, kind: type[F]) -> F:
-        """The fact of this kind, created on first use."""
-        fact = self._by_kind.get(kind)
-        if not isinstance(fact, kind):
-            fact = self._by_kind[kind] = kind()
-        return fact
+        """The run state of this kind, created on first use."""
+        run_state = self._by_kind.get(kind)
+        if not isinstance(run_state, kind):
+            run_state = self._by_kind[kind] = kind()
+        return run_state
 
     def bind(self, user: U) -> U:
-        """Give a monitor, a proposer or a decider the facts that it uses. Returns the user."""
+        """Give a monitor, a proposer or a decider the run states that it uses. Returns the user."""
         if uses_of(user):
-            cast(FactUser, user).bind(self)
+            cast(StateUser, user).bind(self)
         return user
 
-    def reads(self) -> dict[type[Fact], Needs]:
-        """The events that each of the facts reads that were created."""
+    def reads(self) -> dict[type[RunState], Needs]:
+        """The events that each of the run states reads that were created."""
         return {kind: EVERYTHING if kind.reads is None else kind.reads for kind in self._by_kind}
 
     def receivers(self) -> list[tuple[Needs, Callable[[Event], None]]]:
-        """The observers of these facts, each with the events that it reads."""
+        """The observers of these run states, each with the events that it reads."""
         return [(needs, self._by_kind[kind].observe) for kind, needs in self.reads().items()]
 
-    def __iter__(self) -> Iterator[Fact]:
-        """All facts that were created."""
+    def __iter__(self) -> Iterator[RunState]:
+        """All run states that were created."""
         return iter(self._by_kind.values())
 
 
-class FactUser(Protocol):
-    """A monitor, a proposer or a decider that uses facts.
+class StateUser(Protocol):
+    """A monitor, a proposer or a decider that uses run states.
 
     Attributes:
-        uses: the kinds of facts that it uses.
+        uses: the kinds of run states that it uses.
     """
 
-    uses: Sequence[type[Fact]]
+    uses: Sequence[type[RunState]]
 
-    def bind(self, facts: Facts) -> None:
-        """Store the facts that it uses. Called once, before the first event."""
+    def bind(self, run_states: RunStates) -> None:
+        """Store the run states that it uses. Called once, before the first event."""
         ...
 
 
-class FactMonitor(FactUser, Monitor, Protocol):
-    """A monitor that uses facts. They get every event that its check needs.
+class StateMonitor(StateUser, Monitor, Protocol):
+    """A monitor that uses run states. They get every event that its check needs.
 
     Attributes:
         observes: the events that the monitor itself gets.
@@ -97,7 +97,7 @@ class FactMonitor(FactUser, Monitor, Protocol):
     observes: ClassVar[Needs]
 
 
-def uses_of(user: object) -> Sequence[type[Fact]]:
-    """The kinds of facts that a monitor, a proposer or a decider uses; most use none."""
-    found: Sequence[type[Fact]] = getattr(user, "uses", ())
+def uses_of(user: object) -> Sequence[type[RunState]]:
+    """The kinds of run states that a monitor, a proposer or a decider uses; most use none."""
+    found: Sequence[type[RunState]] = getattr(user, "uses", ())
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from traincheck.readings.provider import Fact
+from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.observations.base import needs_of
@@ -50,7 +50,7 @@ class Rescaling:
     next: CallEvent
 
 
-class RescaledGradients(Fact):
+class RescaledGradients(RunState):
     """Finds them in each step. Clipping and unscaling are excluded.
 
     Attributes:

@@ -13,7 +13,7 @@ from traincheck.readings.gradients import Gradients
 from traincheck.readings.loader_epochs import Passes
 from traincheck.readings.modal_modules import ModalModules
 from traincheck.readings.optimizers import Holders
-from traincheck.readings.provider import Fact
+from traincheck.readings.provider import RunState
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.step_changes import StepEntries
 from traincheck.readings.step_facts import Parameter, StepFacts
@@ -66,7 +66,7 @@ _LANDMARKS = frozenset(
 _UPDATES = ("optimizer_step", "scaler_step")  # counters
 
 
-class TrainingState(Fact):
+class TrainingState(RunState):
     """Follows the training of one process.
 
     ended: the facts of the step that ended last.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.readings.optimizers import Holders
-from traincheck.readings.provider import Fact
+from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Context, Needs
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent
 from traincheck.schema.marks import LIFECYCLE_CHANGES
@@ -49,7 +49,7 @@ class Variable:
     cache: dict[Any, Any] = field(default_factory=dict)  # derived by deciders; dropped on change
 
 
-class Variables(Fact):
+class Variables(RunState):
     """The variables of one process by role and name, and the optimizers that hold them."""
 
     reads = Needs(kinds=frozenset({"optimizer"}), states=frozenset({"*@new"}))

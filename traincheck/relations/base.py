@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from traincheck.readings.programs import ProgramName
-from traincheck.readings.provider import EVERYTHING, Fact, Facts
+from traincheck.readings.provider import EVERYTHING, RunState, RunStates
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -74,11 +74,11 @@ class OfProgram:
         uses: the run state that it reads.
     """
 
-    uses: Sequence[type[Fact]] = (ProgramName,)
+    uses: Sequence[type[RunState]] = (ProgramName,)
 
-    def bind(self, facts: Facts) -> None:
+    def bind(self, run_states: RunStates) -> None:
         """Store what it uses. Called once, before the first event."""
-        self._program = facts.of(ProgramName)
+        self._program = run_states.of(ProgramName)
 
 
 class DeciderBase:

@@ -10,7 +10,7 @@ from traincheck.readings.distributed.collectives import Collectives, Meeting, Pa
 from traincheck.readings.distributed.rank_steps import Content, Key, content
 from traincheck.readings.distributed.ranks import RankSteps, RunStep
 from traincheck.readings.programs import SEEN, RunProgram
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.variables import Variables
 from traincheck.relations.base import (
     SATISFIED,
@@ -245,8 +245,8 @@ class ConsistentProposer(ProposerBase):
         self._clips: bool | None = None  # by the same norm
         self._finders: dict[tuple[int, str], CopyFinder] = defaultdict(CopyFinder)
 
-    def bind(self, facts: Facts) -> None:
-        self._run = facts.of(RunProgram)
+    def bind(self, run_states: RunStates) -> None:
+        self._run = run_states.of(RunProgram)
 
     def observe(self, event: Event) -> None:
         if event.step is not None:

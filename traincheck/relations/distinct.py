@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from traincheck.readings.programs import SEEN, RunProgram
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.resumptions import Resumed, Resumptions
 from traincheck.relations.base import (
     SATISFIED,
@@ -468,8 +468,8 @@ class DistinctProposer(ProposerBase):
         self._repeats = RepeatTracker()
         self._found: dict[Key, bool] = defaultdict(lambda: True)
 
-    def bind(self, facts: Facts) -> None:
-        self._run = facts.of(RunProgram)
+    def bind(self, run_states: RunStates) -> None:
+        self._run = run_states.of(RunProgram)
 
     def observe(self, event: Event) -> None:
         for one in self._repeats.observe(event):

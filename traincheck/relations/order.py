@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.step_changes import ADDED
 from traincheck.readings.steps import OWNED, key_of, landmark_of
@@ -320,9 +320,9 @@ class OrderDecider(OfProgram, DeciderBase):
         self._unapplied: list[tuple[int, Pending, CallEvent]] = []
         self._by_hand = ClearedByHand([i for i, w in self._orders.items() if w.is_of_zero])
 
-    def bind(self, facts: Facts) -> None:
-        super().bind(facts)
-        self._buffers.bind(facts)
+    def bind(self, run_states: RunStates) -> None:
+        super().bind(run_states)
+        self._buffers.bind(run_states)
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         early = self._buffers.observe(event) if self._buffers.claims else ()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.readings.programs import ProgramName
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.base import (
@@ -41,9 +41,9 @@ class SharingProposer(ProposerBase):
         self._claims: list[dict[str, Any]] = []
         self._has_gap = False  # steps were not recorded, in which variables may have come
 
-    def bind(self, facts: Facts) -> None:
-        super().bind(facts)
-        self._variables = facts.of(Variables)
+    def bind(self, run_states: RunStates) -> None:
+        super().bind(run_states)
+        self._variables = run_states.of(Variables)
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StepEvent):

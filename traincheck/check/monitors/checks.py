@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from traincheck.check.monitors.invariant_monitor import InvariantMonitor
 from traincheck.check.monitors.program_filter import programs_by_invariant
 from traincheck.check.monitors.subscriptions import Subscription, invariant_subscription
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.findings import CheckInfo
 from traincheck.schema.protocols import Relation, Rule, is_for_run
@@ -44,12 +44,12 @@ class Checks:
             needs |= self.needs[invariant.id]
         return needs, tuple(invariant.id for invariant in invariants)
 
-    def for_run(self, facts: Facts) -> list[Subscription]:
-        """A subscription for each relation that sees all ranks. facts: those of the run."""
+    def for_run(self, run_states: RunStates) -> list[Subscription]:
+        """A subscription for each relation that sees all ranks. run_states: those of the run."""
         found = []
         for name, invariants in self.invariants.items():
             if is_for_run(self.relations[name]):
-                monitor = InvariantMonitor(self.relations[name], invariants, facts=facts)
+                monitor = InvariantMonitor(self.relations[name], invariants, run_states=run_states)
                 found.append(invariant_subscription(monitor, *self.needs_of(invariants)))
         return found
 

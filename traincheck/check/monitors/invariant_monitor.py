@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from traincheck.readings.provider import Facts, uses_of
+from traincheck.readings.provider import RunStates, uses_of
 from traincheck.schema.claims import Context, Hypothesis, Invariant, Precondition, Schedule
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Violation
@@ -139,10 +139,10 @@ class InvariantMonitor:
         relation: its decider judges.
         invariants: all of this relation. A claim that several of them make is decided once.
         schedule: where calls or scans were sampled, the steps in which they were recorded in full.
-        facts: those that the decider may use.
+        run_states: those that the decider may use.
 
     Attributes:
-        uses: the kinds of facts that the decider uses.
+        uses: the kinds of run states that the decider uses.
         decider: may be fed directly; its answers are then to be given to `judge`.
     """
 
@@ -151,7 +151,7 @@ class InvariantMonitor:
         relation: Relation,
         invariants: Sequence[Invariant],
         schedule: Schedule | None = None,
-        facts: Facts | None = None,
+        run_states: RunStates | None = None,
     ) -> None:
         claims: dict[bytes, Hypothesis] = {}
         self._guarded: list[_GuardedClaim] = []
@@ -169,7 +169,7 @@ class InvariantMonitor:
                 self._guarded.append(guarded)
             guarded.invariants.append(invariant)
         decider = relation.decider(list(claims.values()))
-        self.uses = uses_of((facts or Facts()).bind(decider))
+        self.uses = uses_of((run_states or RunStates()).bind(decider))
         self.decider = decider if schedule is None else SampledDecider(decider, schedule)
         self._by_claim = [by_claim[key] for key in claims]
         # Deciders return equal contexts, and equal answers, as one object (protocols.Decider).

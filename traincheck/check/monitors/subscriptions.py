@@ -1,4 +1,4 @@
-"""Subscriptions: monitors, and the facts they use, with the events that each of them gets.
+"""Subscriptions: monitors, and the run states they use, with the events that each of them gets.
 
 A rule with ``scope = "run"`` has one monitor for the whole run, which is subscribed in the router
 of each process. It waits until every rank has ended a step (readings/distributed/ranks.py), so the
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from traincheck.check.monitors.invariant_monitor import InvariantMonitor
-from traincheck.readings.provider import Fact, FactMonitor, Facts, uses_of
+from traincheck.readings.provider import RunState, RunStates, StateMonitor, uses_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Violation
@@ -21,7 +21,7 @@ from traincheck.schema.protocols import Monitor, Rule, is_for_run
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Subscription:
-    """A monitor with the checks that it serves, or a fact with its users.
+    """A monitor with the checks that it serves, or a run state with its users.
 
     Most events give a monitor nothing to judge. Observing and judging are therefore two functions:
     `judge` is called only with a result of `observe` that is not empty. This saves a call for each
@@ -35,8 +35,8 @@ class Subscription:
         judge: turns a result of ``observe`` into violations.
         finish: returns the violations that are certain at the end of the run.
         triggered: returns how often each check was triggered.
-        uses: the facts that are fed before it.
-        is_fact: whether it is a fact.
+        uses: the run states that are fed before it.
+        is_run_state: whether it is a run state.
         is_learned: whether it judges invariants.
     """
 
@@ -47,18 +47,18 @@ class Subscription:
     judge: Callable[[Iterable[Any]], Iterable[Violation]]
     finish: Callable[[], Iterable[Violation]]
     triggered: Callable[[], dict[str, int]]
-    uses: Sequence[type[Fact]] = ()
-    is_fact: bool = False
+    uses: Sequence[type[RunState]] = ()
+    is_run_state: bool = False
     is_learned: bool = False
 
 
-def rule_subscription(rule: Rule, facts: Facts) -> Subscription:
-    """Subscribe a new monitor of a rule; ``facts`` holds the facts that it may use."""
+def rule_subscription(rule: Rule, run_states: RunStates) -> Subscription:
+    """Subscribe a new monitor of a rule; ``run_states`` holds those that it may use."""
     monitor, check_id = rule.monitor(), rule.info.check_id
     uses, events = uses_of(monitor), rule.needs.delivered
     if uses:
-        user = cast(FactMonitor, monitor)
-        user.bind(facts)
+        user = cast(StateMonitor, monitor)
+        user.bind(run_states)
         events = user.observes
     return Subscription(
         events=events,
@@ -102,22 +102,22 @@ def plain_subscription(monitor: Monitor, events: Needs) -> Subscription:
     )
 
 
-def fact_subscriptions(users: Sequence[Subscription], facts: Facts) -> list[Subscription]:
-    """Subscribe each fact that any of ``users`` uses. Facts are to be fed before their users."""
-    found: dict[type[Fact], Subscription] = {}
+def state_subscriptions(users: Sequence[Subscription], run_states: RunStates) -> list[Subscription]:
+    """Subscribe each run state that any of ``users`` uses. They are fed before their users."""
+    found: dict[type[RunState], Subscription] = {}
     for user in users:
         for kind in user.uses:
             if kind not in found:
-                fact = facts.of(kind)
+                run_state = run_states.of(kind)
                 found[kind] = Subscription(
                     events=Needs(),
                     needs=Needs(),
                     check_ids=(),
-                    observe=fact.observe,
+                    observe=run_state.observe,
                     judge=_as_found,
                     finish=tuple,
                     triggered=dict,
-                    is_fact=True,
+                    is_run_state=True,
                 )
             subscription = found[kind]
             more = user.needs.delivered | user.events if kind.reads is None else kind.reads
@@ -137,26 +137,26 @@ class RunSubscriptions:
     Args:
         rules: all rules; those with ``scope = "run"`` are subscribed.
         relations: subscriptions of the relations that see all ranks.
-        facts: those that these relations use.
+        run_states: those that these relations use.
 
     Attributes:
-        subscriptions: facts first, then their users.
+        subscriptions: run states first, then their users.
         failed: id of a check -> why it was disabled.
     """
 
     def __init__(
-        self, rules: Sequence[Rule], relations: Sequence[Subscription], facts: Facts
+        self, rules: Sequence[Rule], relations: Sequence[Subscription], run_states: RunStates
     ) -> None:
         self.failed: dict[str, str] = {}
-        own = [rule_subscription(rule, facts) for rule in rules if is_for_run(rule)]
+        own = [rule_subscription(rule, run_states) for rule in rules if is_for_run(rule)]
         users = [*own, *relations]
-        self.subscriptions = [*fact_subscriptions(users, facts), *users]
-        self._facts = facts
+        self.subscriptions = [*state_subscriptions(users, run_states), *users]
+        self._run_states = run_states
 
     def usable(self, is_observable: Callable[[str], bool]) -> list[Subscription]:
         """The subscriptions for one process whose checks are observable there."""
         usable = [s for s in self.subscriptions if any(is_observable(c) for c in s.check_ids)]
-        return [] if all(subscription.is_fact for subscription in usable) else usable
+        return [] if all(subscription.is_run_state for subscription in usable) else usable
 
     def fail(self, failed: Subscription, reason: str) -> bool:
         """Disable a monitor and those that depend on it. False if it is not among these."""
@@ -175,8 +175,8 @@ class RunSubscriptions:
 
     @property
     def incomplete(self) -> list[str]:
-        """A reason for each fact that could not be followed through the whole run."""
-        return [why for fact in self._facts if (why := fact.incomplete) is not None]
+        """A reason for each run state that could not be followed through the whole run."""
+        return [why for run_state in self._run_states if (why := run_state.incomplete) is not None]
 
 
 def without_dependents(

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from traincheck.readings.provider import Fact
+from traincheck.readings.provider import RunState
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.marks import Marks
 
@@ -90,7 +90,7 @@ class Meeting(NamedTuple):
         return first == other or {first, other} <= PAIRWISE
 
 
-class Collectives(Fact):
+class Collectives(RunState):
     """Matches the ranks call by call, until they enter different ones: later calls have no match.
 
     met: the match of the last event with calls of other ranks.

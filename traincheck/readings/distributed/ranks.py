@@ -21,7 +21,7 @@ from traincheck.readings.distributed.rank_steps import (
     Wrap,
     content,
 )
-from traincheck.readings.provider import Fact
+from traincheck.readings.provider import RunState
 from traincheck.schema.events import (
     CallEvent,
     CollectiveEvent,
@@ -158,7 +158,7 @@ class RunStep:
         return found if len(forms) == 1 else None
 
 
-class RankSteps(Fact):
+class RankSteps(RunState):
     """Follows all ranks, up to the last step that all have ended.
 
     ready: the steps that are complete on all ranks by the last event.
@@ -173,7 +173,7 @@ class RankSteps(Fact):
         self._world = 1
         self._keys: dict[tuple[int, str], tuple[int, str]] = {}  # rank and stream -> its process
         self._open: dict[tuple[int, str], RankStep] = defaultdict(RankStep)
-        self._facts: dict[tuple[int, str], Rank] = defaultdict(Rank)
+        self._run_states: dict[tuple[int, str], Rank] = defaultdict(Rank)
         self._order: dict[int, list[str]] = defaultdict(list)  # training processes of a rank
         # By turn (index of a rank's training process) and step
         self._waiting: dict[tuple[int, int], dict[int, tuple[RankStep, Rank]]] = defaultdict(dict)
@@ -216,7 +216,7 @@ class RankSteps(Fact):
             if event.change not in _SAME:
                 self._open[key].states[event.role, event.name] = event
                 if event.role == "parameter":
-                    begun = self._facts[key].begun
+                    begun = self._run_states[key].begun
                     if event.change == "gone":
                         begun.pop(event.name, None)
                     else:
@@ -226,7 +226,7 @@ class RankSteps(Fact):
         elif isinstance(event, CallEvent):
             self._enter_call(key, event)
         elif isinstance(event, OptimizerEvent):
-            rank = self._facts[key]
+            rank = self._run_states[key]
             rank.is_local |= is_local_method(event.cls)
             rank.held[event.id] = frozenset(n for group in event.groups for n in group.params)
 
@@ -234,16 +234,16 @@ class RankSteps(Fact):
         if call.api == DDP_INIT:
             wrap = Wrap.of(call)
             if wrap is not None:
-                self._facts[key].wraps[wrap.module] = wrap
+                self._run_states[key].wraps[wrap.module] = wrap
         elif call.api == DDP_HOOK:
-            self._facts[key].is_apart = True
-            self._facts[key].is_local |= is_local_method(str(call.args.get("hook")))
+            self._run_states[key].is_apart = True
+            self._run_states[key].is_local |= is_local_method(str(call.args.get("hook")))
         elif call.api == JOIN:  # a rank whose inputs have ended waits for the others
-            self._facts[key].is_apart |= call.args.get("enable") is True
-            self._facts[key].is_local |= call.args.get("enable") is True
+            self._run_states[key].is_apart |= call.args.get("enable") is True
+            self._run_states[key].is_local |= call.args.get("enable") is True
         elif (call.family or call.api) in _KEPT:
             if call.api == FSDP_FORWARD:
-                self._facts[key].is_sharded = True
+                self._run_states[key].is_sharded = True
             if call.root or call.api == DDP_FORWARD or call.family != Families.MODULE:
                 self._open[key].calls.append(call)
 
@@ -257,7 +257,7 @@ class RankSteps(Fact):
                 return  # events were lost; the step goes on
         page.end = event
         del self._open[key]
-        rank = self._facts[key]
+        rank = self._run_states[key]
         if not self._counts_all and rank.is_aside(page):
             rank.aside += 1
             self._open[key].states.update(page.states)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import dist, hypot
 
 from traincheck.readings.distributed.ranks import is_local_method
-from traincheck.readings.provider import Fact
+from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.marks import Marks
@@ -88,7 +88,7 @@ class _Waiting:
     values: Mapping[Key, LocalValues]
 
 
-class Replicas(Fact):
+class Replicas(RunState):
     """Compares what ranks hold when all of them have ended a step.
 
     Attributes:

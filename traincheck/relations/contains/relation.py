@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variables
@@ -126,8 +126,8 @@ class ContainsProposer(ProposerBase):
     def __init__(self) -> None:
         self._calls, self._changes = CallProposer(), ChangeProposer()
 
-    def bind(self, facts: Facts) -> None:
-        self._calls.bind(facts)
+    def bind(self, run_states: RunStates) -> None:
+        self._calls.bind(run_states)
 
     def observe(self, event: Event) -> None:
         self._calls.observe(event)
@@ -158,8 +158,8 @@ class ContainsDecider(OfProgram):
         self._changes = ChangeDecider(by_kind["change"], self._variables, changes)
         self._cache = ExampleCache()
 
-    def bind(self, facts: Facts) -> None:
-        self._calls.bind(facts)
+    def bind(self, run_states: RunStates) -> None:
+        self._calls.bind(run_states)
 
     def observe(self, event: Event) -> Examples:
         # By kind, most frequent first: nine events in ten are state changes or calls.

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.readings.programs import ProgramName
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
@@ -60,9 +60,9 @@ class MembershipProposer(ProposerBase):
         self._varying: dict[str, set[str]] = {"grads": set(), "held": set(), "dtypes": set()}
         self._dtypes: dict[str, dict[str, str]] = {role: {} for role in ROLES}
 
-    def bind(self, facts: Facts) -> None:
-        super().bind(facts)
-        self._variables = facts.of(Variables)
+    def bind(self, run_states: RunStates) -> None:
+        super().bind(run_states)
+        self._variables = run_states.of(Variables)
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
@@ -43,8 +43,8 @@ class PeriodicProposer(ProposerBase):
 
     uses = (Variables,)
 
-    def bind(self, facts: Facts) -> None:
-        self._variables = facts.of(Variables)
+    def bind(self, run_states: RunStates) -> None:
+        self._variables = run_states.of(Variables)
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):

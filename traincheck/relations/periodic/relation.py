@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged, is_skipped
 from traincheck.readings.variables import Variable, Variables, select
@@ -111,8 +111,8 @@ class EitherProposer(ProposerBase):
     def __init__(self) -> None:
         self._variables, self._models = PeriodicProposer(), auxiliary_models.AuxiliaryProposer()
 
-    def bind(self, facts: Facts) -> None:
-        self._variables.bind(facts)
+    def bind(self, run_states: RunStates) -> None:
+        self._variables.bind(run_states)
 
     def observe(self, event: Event) -> None:
         self._variables.observe(event)

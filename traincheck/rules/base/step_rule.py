@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from traincheck.readings.distributed.ranks import RankSteps, RunStep
 from traincheck.readings.hyperparameters import IN_FORCE, Course, HyperparametersInForce
-from traincheck.readings.provider import Fact, Facts
+from traincheck.readings.provider import RunState, RunStates
 from traincheck.readings.step_facts import StepFacts
 from traincheck.readings.training_state import TrainingState
 from traincheck.rules.base.rule import BuiltInRule, Rare
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class StepRule(BuiltInRule):
     """Judges complete steps of one process by the state of training."""
 
-    uses: ClassVar[Sequence[type[Fact]]] = (TrainingState,)
+    uses: ClassVar[Sequence[type[RunState]]] = (TrainingState,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
     ledger: TrainingState
 
-    def bind(self, facts: Facts) -> None:
-        self.ledger = facts.of(TrainingState)
+    def bind(self, run_states: RunStates) -> None:
+        self.ledger = run_states.of(TrainingState)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         facts = self.ledger.ended if isinstance(event, StepEvent) else None
@@ -69,11 +69,11 @@ class StepRule(BuiltInRule):
 class RankRule(BuiltInRule):
     """Judges complete steps of all ranks."""
 
-    uses: ClassVar[Sequence[type[Fact]]] = (RankSteps,)
+    uses: ClassVar[Sequence[type[RunState]]] = (RankSteps,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
 
-    def bind(self, facts: Facts) -> None:
-        self._steps = facts.of(RankSteps)
+    def bind(self, run_states: RunStates) -> None:
+        self._steps = run_states.of(RankSteps)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, StepEvent):
@@ -88,13 +88,13 @@ class RankRule(BuiltInRule):
 class InForceRule(BuiltInRule):
     """Judges the hyper-parameters of one process, mostly at its end."""
 
-    uses: ClassVar[Sequence[type[Fact]]] = (HyperparametersInForce,)
+    uses: ClassVar[Sequence[type[RunState]]] = (HyperparametersInForce,)
     observes: ClassVar[Needs] = Needs()
     needs = IN_FORCE
     ledger: HyperparametersInForce
 
-    def bind(self, facts: Facts) -> None:
-        self.ledger = facts.of(HyperparametersInForce)
+    def bind(self, run_states: RunStates) -> None:
+        self.ledger = run_states.of(HyperparametersInForce)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.readings.step_facts import DISCOVERY
 from traincheck.readings.training_state import TrainingState
 from traincheck.rules.base.rule import EventRule
@@ -64,8 +64,8 @@ class NewRowsFrozen(EventRule, code="TC056"):
         super().__init__()
         self._found: dict[str, list[tuple[Event, EmbeddingRows]]] = {}
 
-    def bind(self, facts: Facts) -> None:
-        self._ledger = facts.of(TrainingState)
+    def bind(self, run_states: RunStates) -> None:
+        self._ledger = run_states.of(TrainingState)
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, EmbeddingRows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from traincheck.readings.evaluations import EVALUATIONS, Evaluation, KeptStates
-from traincheck.readings.provider import Facts
+from traincheck.readings.provider import RunStates
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event
@@ -59,8 +59,8 @@ class WorstStateKept(BuiltInRule, code="TC053"):
     uses = (KeptStates,)
     observes = Needs(kinds=frozenset({"checkpoint"}))
 
-    def bind(self, facts: Facts) -> None:
-        self._states = facts.of(KeptStates)
+    def bind(self, run_states: RunStates) -> None:
+        self._states = run_states.of(KeptStates)
 
     def observe(self, event: Event) -> list[Violation]:
         """Nothing: which state is kept is known at the end."""

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import ClassVar
 
 from traincheck.readings.distributed.collectives import Collectives, Meeting, Pair
-from traincheck.readings.provider import Fact, Facts
+from traincheck.readings.provider import RunState, RunStates
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent, Event
@@ -28,15 +28,15 @@ class CollectiveRule(BuiltInRule):
     triggered: the number of calls that could be compared between two ranks.
     """
 
-    uses: ClassVar[Sequence[type[Fact]]] = (Collectives,)
+    uses: ClassVar[Sequence[type[RunState]]] = (Collectives,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"collective", "mark", "step"}))
 
     def __init__(self) -> None:
         super().__init__()
         self.is_over = False
 
-    def bind(self, facts: Facts) -> None:
-        self._collectives = facts.of(Collectives)
+    def bind(self, run_states: RunStates) -> None:
+        self._collectives = run_states.of(Collectives)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         found: list[Violation] = []

@@ -7,7 +7,7 @@ from math import hypot
 from typing import ClassVar
 
 from traincheck.readings.distributed.replicas import REPLICA_VALUES, Distance, Replicas, joint
-from traincheck.readings.provider import Fact, Facts
+from traincheck.readings.provider import RunState, RunStates
 from traincheck.rules.base.rule import BuiltInRule, Streak, extend
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
@@ -34,13 +34,13 @@ def differs(some: Sequence[Distance]) -> bool:
 class ReplicaRule(BuiltInRule):
     """Judges what the comparisons of ranks show."""
 
-    uses: ClassVar[Sequence[type[Fact]]] = (Replicas,)
+    uses: ClassVar[Sequence[type[RunState]]] = (Replicas,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
     needs = REPLICA_VALUES
     scope = "run"
 
-    def bind(self, facts: Facts) -> None:
-        self.replicas = facts.of(Replicas)
+    def bind(self, run_states: RunStates) -> None:
+        self.replicas = run_states.of(Replicas)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, StepEvent) or not self.replicas.ready or self.replicas.is_local:

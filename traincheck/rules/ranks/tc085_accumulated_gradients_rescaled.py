@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from traincheck.readings.provider import Fact, Facts
+from traincheck.readings.provider import RunState, RunStates
 from traincheck.readings.rescaled_gradients import RESCALED, RescaledGradients, Rescaling
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
@@ -64,21 +64,21 @@ class AccumulatedGradientsRescaled(BuiltInRule, code="TC085", severity="warning"
         "between the last backward() and optimizer.step()."
     )
     needs = RESCALED
-    uses: ClassVar[Sequence[type[Fact]]] = (RescaledGradients,)
+    uses: ClassVar[Sequence[type[RunState]]] = (RescaledGradients,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
 
     def __init__(self) -> None:
         super().__init__()
         self._found: list[Rescaling] = []
 
-    def bind(self, facts: Facts) -> None:
-        self._facts = facts.of(RescaledGradients)
+    def bind(self, run_states: RunStates) -> None:
+        self._run_states = run_states.of(RescaledGradients)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, StepEvent):
             return ()
-        self.triggered += self._facts.windows
-        found = [one for one in self._facts.ended if _is_odd(one)]
+        self.triggered += self._run_states.windows
+        found = [one for one in self._run_states.ended if _is_odd(one)]
         factors = [one.factor for one in found]
         self._found += [
             one
