@@ -48,10 +48,11 @@ class RunStates:
         self._by_kind: dict[type[RunState], RunState] = {}
 
     def of(self, kind: type[F]) -> F:
-        """The run state of this kind, created on first use."""
+        """The run state of this kind, created on first use, behind those that it uses."""
         run_state = self._by_kind.get(kind)
         if not isinstance(run_state, kind):
-            run_state = self._by_kind[kind] = kind()
+            run_state = self.bind(kind())
+            self._by_kind[kind] = run_state
         return run_state
 
     def bind(self, user: U) -> U:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -41,16 +42,23 @@ class Pass:
         return any(call.args.get("is_causal") is True for call in self.calls)
 
 
-class Passes:
-    """Matches batches, attention calls and calls of the whole model."""
+class AttentionPasses(RunState):
+    """Matches batches, attention calls and calls of the whole model.
+
+    Attributes:
+        ended: the pass that the last event ended, if its batch has tokens and attention.
+    """
 
     def __init__(self) -> None:
         # The last batches: a loop may fetch the next batch before it uses this one
         self._batches: deque[BatchEvent] = deque(maxlen=_AHEAD)
         self._calls: list[CallEvent] = []
+        self.ended: Pass | None = None
 
-    def observe(self, event: Event) -> Pass | None:
-        """Add an event; return the pass that it ends, if its batch has tokens and attention."""
+    def observe(self, event: Event) -> None:
+        self.ended = self._ended_by(event)
+
+    def _ended_by(self, event: Event) -> Pass | None:
         if isinstance(event, BatchEvent):
             self._batches.append(event)
         elif isinstance(event, CallEvent):

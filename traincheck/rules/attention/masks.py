@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from traincheck.readings.losses import given, number
+from traincheck.readings.provider import RunStates
 from traincheck.rules.attention.calls import (
     ATTENTION,
+    AttentionPasses,
     Pass,
-    Passes,
     attention_violation,
     mask_passed,
 )
@@ -55,12 +56,13 @@ class MaskNotUsed(BuiltInRule, code="TC316", severity="error"):
     )
     needs = ATTENTION
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._passes = Passes()
+    uses = (AttentionPasses,)
+
+    def bind(self, run_states: RunStates) -> None:
+        self._passes = run_states.of(AttentionPasses)
 
     def observe(self, event: Event) -> list[Violation]:
-        found = self._passes.observe(event)
+        found = self._passes.ended
         if found is None:
             return []
         padding = found.batch.tokens.get("padding", 0)
@@ -149,13 +151,17 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
         calls=frozenset({EMBEDDING, MULTI_HEAD}), stats=frozenset({EMBEDDING, MULTI_HEAD, SDPA})
     )
 
+    uses = (AttentionPasses,)
+
     def __init__(self) -> None:
         super().__init__()
-        self._passes = Passes()
         self._agreed: set[float] = set()  # shares of padding, since the last correct mask
         self._hiding: list[CallEvent] = []  # of the open model call: their mask hides all tokens
         self._first: Violation | None = None
         self._found = 0
+
+    def bind(self, run_states: RunStates) -> None:
+        self._passes = run_states.of(AttentionPasses)
 
     def observe(self, event: Event) -> list[Violation]:
         hidden: list[Violation] = []
@@ -173,7 +179,7 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
                     self._first = self._first or self._hides_all(event, calls[0])
                     self._found += 1
                     hidden = [self._first] if self._found == _PROOF else []
-        found = self._passes.observe(event)
+        found = self._passes.ended
         return hidden if found is None else hidden + self._compare(found)
 
     def _compare(self, found: Pass) -> list[Violation]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.readings.losses import OVER_CLASSES, are_next_tokens, given
-from traincheck.rules.attention.calls import ATTENTION, Passes, attention_violation
+from traincheck.readings.provider import RunStates
+from traincheck.rules.attention.calls import ATTENTION, AttentionPasses, attention_violation
 from traincheck.rules.base.rule import BuiltInRule, EventRule
 from traincheck.rules.shared.causality import CALLS, DECODER_LAYER, Readers, is_open
 from traincheck.schema.claims import Needs
@@ -48,12 +49,13 @@ class PackedRowsNotSeparated(BuiltInRule, code="TC318", severity="error"):
     fix = "Pass a block-diagonal mask to attention, or the lengths of the packed sequences."
     needs = ATTENTION
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._passes = Passes()
+    uses = (AttentionPasses,)
+
+    def bind(self, run_states: RunStates) -> None:
+        self._passes = run_states.of(AttentionPasses)
 
     def observe(self, event: Event) -> list[Violation]:
-        found = self._passes.observe(event)
+        found = self._passes.ended
         rows = 0 if found is None else found.batch.tokens.get("resets", 0)
         if found is None or not rows:
             return []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
+from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Topic, Violation
@@ -50,6 +51,7 @@ class BuiltInRule(ABC):
     Attributes:
         needs: events, calls and states that it reads.
         aliases: former names.
+        uses: the run state that it reads, which its method ``bind`` gets.
         triggered: how often the situation occurred that it checks.
         reported: subjects that it reported; a rule that reports each once asks here.
         is_over: it found all that it can find in this process, or saw that it can find nothing.
@@ -58,6 +60,7 @@ class BuiltInRule(ABC):
     info: CheckInfo
     code: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
+    uses: ClassVar[Sequence[type[RunState]]] = ()
     needs: Needs
     title: ClassVar[str]
     title_of_several: ClassVar[str] = ""
@@ -94,6 +97,11 @@ class BuiltInRule(ABC):
         self = super().__new__(cls)
         self._options = options
         return self
+
+    @property
+    def observes(self) -> Needs:
+        """The events that it gets if it uses run state: all that it needs."""
+        return self.needs.delivered
 
     def __init__(self) -> None:
         self.triggered = 0

@@ -26,7 +26,7 @@ class StepRule(BuiltInRule):
     """Judges complete steps of one process by the state of training."""
 
     uses: ClassVar[Sequence[type[RunState]]] = (TrainingState,)
-    observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
+    observes = Needs(kinds=frozenset({"step"}))
     ledger: TrainingState
 
     def bind(self, run_states: RunStates) -> None:
@@ -70,7 +70,7 @@ class RankRule(BuiltInRule):
     """Judges complete steps of all ranks."""
 
     uses: ClassVar[Sequence[type[RunState]]] = (RankSteps,)
-    observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
+    observes = Needs(kinds=frozenset({"step"}))
 
     def bind(self, run_states: RunStates) -> None:
         self._steps = run_states.of(RankSteps)
@@ -89,7 +89,7 @@ class InForceRule(BuiltInRule):
     """Judges the hyper-parameters of one process, mostly at its end."""
 
     uses: ClassVar[Sequence[type[RunState]]] = (HyperparametersInForce,)
-    observes: ClassVar[Needs] = Needs()
+    observes = Needs()
     needs = IN_FORCE
     ledger: HyperparametersInForce
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traincheck.readings.provider import RunStates
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.claims import Needs
@@ -45,14 +46,13 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
     )
     fix = "Call scheduler.load_state_dict() with the saved state before training continues."
     needs = RESUME
+    uses = (Resume,)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._resume = Resume()
+    def bind(self, run_states: RunStates) -> None:
+        self._resume = run_states.of(Resume)
 
     def judge(self, event: Event) -> list[Violation]:
         resume = self._resume
-        resume.observe(event)
         if not isinstance(event, StepEvent) or self.is_over:
             return []
         file, model = resume.file, resume.model
@@ -120,15 +120,17 @@ class ScalerNotRestored(EventRule, code="TC609"):
     likely_cause = "The checkpoint holds its state, but scaler.load_state_dict() is not called."
     fix = "Call scaler.load_state_dict() with the saved state before training continues."
     needs = RESUME | Needs(calls=frozenset({Families.SCALER_STEP}))
+    uses = (Resume,)
 
     def __init__(self) -> None:
         super().__init__()
-        self._resume = Resume()
         self._scaler: CheckpointEvent | None = None
         self._used: CallEvent | None = None
 
+    def bind(self, run_states: RunStates) -> None:
+        self._resume = run_states.of(Resume)
+
     def judge(self, event: Event) -> list[Violation]:
-        self._resume.observe(event)
         if isinstance(event, CheckpointEvent):
             if event.op == "load":
                 self._scaler = self._used = None

@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
+from traincheck.readings.provider import RunState
 from traincheck.readings.resumptions import brings_back
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
@@ -21,7 +22,7 @@ def _folder(path: str | None) -> str:
     return posixpath.dirname((path or "").replace("\\", "/"))
 
 
-class Resume:
+class Resume(RunState):
     """Follows the loads and saves of one process.
 
     Attributes:
@@ -39,6 +40,8 @@ class Resume:
         schedules: creations of schedulers, by id of their optimizer.
         continued: optimizers whose schedule started at a given epoch, or had run before.
     """
+
+    reads = RESUME
 
     def __init__(self) -> None:
         self.file: CheckpointEvent | None = None

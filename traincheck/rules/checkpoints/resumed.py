@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
+from traincheck.readings.provider import RunStates
 from traincheck.readings.resumptions import Resumptions
 from traincheck.rules.base.rule import BuiltInRule, EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
@@ -144,18 +145,20 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
     )
     fix = "Start the loop at the number of the loaded checkpoint."
     needs = RESUME | Needs(calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch"}))
+    uses = (Resume,)
 
     def __init__(self) -> None:
         super().__init__()
-        self._resume = Resume()
         self._owners: set[str | None] = set()  # optimizers that were loaded
         self._file: CheckpointEvent | None = None  # of the resume, until it is judged
         self._first: CallEvent | None = None  # step after the resume
         self._sampled: BatchEvent | None = None  # first batch after it from a sampler with epochs
         self._steps = self._backwards = 0  # since the resume
 
+    def bind(self, run_states: RunStates) -> None:
+        self._resume = run_states.of(Resume)
+
     def judge(self, event: Event) -> list[Violation]:
-        self._resume.observe(event)
         if isinstance(event, CheckpointEvent):
             resume = self._resume
             if event.op == "load":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from traincheck.readings.provider import RunStates
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent, StepEvent
@@ -58,14 +59,13 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
         "Call load_state_dict() of {optimizer} with its saved state before training continues."
     )
     needs = RESUME
+    uses = (Resume,)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._resume = Resume()
+    def bind(self, run_states: RunStates) -> None:
+        self._resume = run_states.of(Resume)
 
     def judge(self, event: Event) -> list[Violation]:
         resume = self._resume
-        resume.observe(event)
         if not isinstance(event, StepEvent) or self.is_over:
             return []
         found, file = resume.optimizer_state(), resume.file

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import BuiltInRule, EventRule
-from traincheck.rules.data.worker_draws import WORKERS, Worker, WorkerBook
+from traincheck.rules.base.rule import EventRule
+from traincheck.rules.data.worker_draws import WORKERS, Worker, WorkerRule
 from traincheck.rules.shared.loaders import DATA_LOADER
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, RngEvent, StepEvent
@@ -120,7 +120,7 @@ _NAMES = {"numpy": "numpy.random.seed", "python": "random.seed", "torch": "torch
 _Seed = tuple[str, int]  # source and number
 
 
-class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sample",)):
+class ReseededPerSample(WorkerRule, code="TC518", aliases=("seeded-for-each-sample",)):
     """reseeded-per-sample: each sample is drawn with the same random numbers.
 
     What it checks:
@@ -153,18 +153,15 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
     likely_cause = "A constant seed may be set in __getitem__ or collate_fn: {observed}."
     fix = "Seed once before training, or with a number that depends on epoch and index."
     needs = WORKERS | Needs(kinds=frozenset({"rng"}))
-    scope = "run"  # workers are separate processes
 
     def __init__(self) -> None:
         super().__init__()
-        self._book = WorkerBook()
         self._loops: defaultdict[int, _Loop] = defaultdict(_Loop)
         self._of_streams: defaultdict[str, Counter[_Seed]] = defaultdict(Counter)
         self._workers: dict[str, Worker] = {}  # of loaders that feed training
         self._last: dict[_Seed, RngEvent] = {}
 
     def observe(self, event: Event) -> list[Violation]:
-        ready = list(self._book.observe(event))
         if isinstance(event, RngEvent):
             if event.change != "seed" or event.seed is None or event.stage == "eval":
                 return []
@@ -175,7 +172,7 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
             elif event.source in ("numpy", "python"):  # TC510 reports torch, from its states
                 self._loops[event.rank].counted[key] += 1
         elif isinstance(event, StepEvent):
-            self._workers.update((worker.event.stream, worker) for worker in ready)
+            self._workers.update((worker.event.stream, worker) for worker in self._book.ready)
             found = []
             for stream, worker in self._workers.items():
                 for key, count in self._of_streams[stream].most_common(1):

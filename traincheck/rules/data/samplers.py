@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import BuiltInRule, EventRule
-from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.rules.base.rule import EventRule
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -17,7 +17,7 @@ _MAX_INDICES = 4096  # stored of the first epoch
 _PROOF = 6.0  # the order repeats by chance once in 10**6
 
 
-class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
+class ShuffledOrderRepeats(LoaderRule, code="TC503"):
     """shuffled-order-repeats: every epoch has the same shuffled order.
 
     What it checks:
@@ -60,10 +60,8 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
         self._loaders: dict[str, _Orders] = {}
         self._last: dict[int, str] = {}  # rank -> loader of its last batch
         self._repeated: dict[str, BatchEvent] = {}
-        self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
-        self._training.observe(event)
         if isinstance(event, BatchEvent):
             self._last[event.rank] = event.loader
             if event.indices:
@@ -86,7 +84,7 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
                 self._loaders.clear()
             found = []
             for loader, batch in self._repeated.items():
-                if loader not in self.reported and (event.rank, loader) in self._training:
+                if loader not in self.reported and (event.rank, loader) in self.training:
                     self.reported.add(loader)
                     found.append(self._violation(batch))
             return found

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traincheck.readings.losses import number
-from traincheck.rules.base.rule import BuiltInRule, EventRule
-from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.rules.base.rule import EventRule
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -142,7 +142,7 @@ _SAMPLERS = frozenset(
 )
 
 
-class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-again",)):
+class SampleRedrawn(LoaderRule, code="TC514", severity="info", aliases=("drawn-again",)):
     """sample-redrawn: some samples come several times within an epoch, and others never.
 
     What it checks:
@@ -182,10 +182,8 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
     def __init__(self) -> None:
         super().__init__()
         self._epochs: dict[tuple[int, str], _Epoch] = {}
-        self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
-        self._training.observe(event)
         if isinstance(event, BatchEvent):
             if event.sampler in _SAMPLERS and event.indices:
                 key = (event.rank, event.loader)
@@ -207,7 +205,7 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
             for key, epoch in self._epochs.items():
                 if key in self.reported or epoch.first is None or epoch.after < _PROOF:
                     continue
-                if key in self._training:
+                if key in self.training:
                     self.reported.add(key)
                     found.append(self._violation(epoch.first, epoch))
             return found

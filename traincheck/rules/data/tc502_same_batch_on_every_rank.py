@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from traincheck.rules.base.rule import BuiltInRule
-from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders, content_of
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule, content_of
 from traincheck.schema.claims import MIN_MATCHED_ELEMENTS, Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -25,7 +24,7 @@ _DRAWN_CAUSE = (
 _DRAWN_FIX = "Seed the generator that draws the batches differently on each rank, e.g. seed + rank."
 
 
-class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
+class SameBatchOnEveryRank(LoaderRule, code="TC502", severity="error"):
     """same-batch-on-every-rank: data is not sharded between data-parallel ranks.
 
     What it checks:
@@ -70,12 +69,10 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
         self._open: dict[_Place, dict[int, _Given]] = {}
         self._shared: dict[str, dict[tuple[str, ...], _Given]] = {}  # by loader, or model
         self._differs: set[str] = set()
-        self._training = TrainingLoaders()
         self._has_loader = False
         self._calls: Counter[tuple[int, str]] = Counter()  # of models, in this step of a rank
 
     def observe(self, event: Event) -> list[Violation]:
-        self._training.observe(event)
         if isinstance(event, CallEvent) and event.api == DDP_INIT:
             self._ranks.add(event.rank)
         elif isinstance(event, BatchEvent) and event.stage == "train":
@@ -121,7 +118,7 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
         for source, batches in self._shared.items():
             if source in self.reported or source in self._differs or len(batches) < _PROOF:
                 continue
-            feeds = any((rank, source) in self._training for rank in self._ranks)
+            feeds = any((rank, source) in self.training for rank in self._ranks)
             if feeds or not self._has_loader:
                 self.reported.add(source)
                 found.append(self._violation(list(batches.values())))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import BuiltInRule
-from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -16,7 +15,7 @@ _MIN_BATCH = 4
 _BATCHES = 4
 
 
-class LabelsInOrder(BuiltInRule, code="TC506"):
+class LabelsInOrder(LoaderRule, code="TC506"):
     """labels-in-order: classes come one after the other because nothing is shuffled.
 
     What it checks:
@@ -59,10 +58,8 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
         super().__init__()
         self._classes = classes
         self._runs: dict[tuple[str, str], _Run | None] = {}
-        self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
-        self._training.observe(event)
         if isinstance(event, BatchEvent) and event.sampler == _SEQUENTIAL and event.epoch == 0:
             for path, leaf in event.leaves.items():
                 summary = tensor_summary(leaf)
@@ -88,7 +85,7 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
                 if (
                     run is None
                     or loader in self.reported
-                    or (event.rank, loader) not in self._training
+                    or (event.rank, loader) not in self.training
                 ):
                     continue
                 if len(run.classes) >= self._classes and run.is_sorted:

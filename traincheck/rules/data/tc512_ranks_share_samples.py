@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from traincheck.rules.base.rule import BuiltInRule
-from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -20,7 +19,7 @@ _DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"
 _OF_TORCH = "torch.utils.data."  # samplers that do not know of ranks, but for the distributed one
 
 
-class RanksShareSamples(BuiltInRule, code="TC512"):
+class RanksShareSamples(LoaderRule, code="TC512"):
     """ranks-share-samples: each rank trains on samples of other ranks.
 
     What it checks:
@@ -71,10 +70,8 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         super().__init__()
         self._ranks: set[int] = set()  # that wrap a model
         self._epochs: dict[str, _Epoch] = {}
-        self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
-        self._training.observe(event)
         if isinstance(event, CallEvent) and event.api == DDP_INIT:
             self._ranks.add(event.rank)
         elif isinstance(event, BatchEvent):
@@ -132,7 +129,7 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
                 is_known = shared.known >= max(_PROOF_BY_INDEX, _SHARE * fewest)
                 if len(shared.places) < _BATCHES or not (shared.count >= _PROOF or is_known):
                     continue
-                is_training = any((r, loader) in self._training for r in (rank, other))
+                is_training = any((r, loader) in self.training for r in (rank, other))
                 if again * _RATIO <= shared.count and is_training:
                     self.reported.add(loader)
                     found.append(self._violation(shared.first, (rank, other), shared))

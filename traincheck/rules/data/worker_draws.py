@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from traincheck.rules.base.rule import BuiltInRule
-from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, Loader, TrainingLoaders
+from traincheck.readings.provider import RunState, RunStates
+from traincheck.rules.shared.loaders import (
+    BATCHES,
+    DATA_LOADER,
+    Loader,
+    LoaderRule,
+    TrainingLoaders,
+)
 from traincheck.schema.events import BatchEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -28,17 +33,26 @@ class Worker(NamedTuple):
     event: Event
 
 
-class WorkerBook:
-    """Workers of training loaders, returned once it is known that the loader feeds training."""
+class WorkerBook(RunState):
+    """Workers of training loaders.
+
+    Attributes:
+        ready: at the end of a step, those of which it is known by now that they feed training.
+    """
+
+    uses = (TrainingLoaders,)
+    reads = WORKERS
 
     def __init__(self) -> None:
-        self._training = TrainingLoaders()
+        self.ready: list[Worker] = []
         self._waiting: list[Worker] = []
         self._first: dict[tuple[int, str, int], int | None] = {}  # step of an epoch's first batch
 
-    def observe(self, event: Event) -> Iterator[Worker]:
-        """Add an event; yield the workers that can be judged, at the end of a step."""
-        self._training.observe(event)
+    def bind(self, run_states: RunStates) -> None:
+        self._training = run_states.of(TrainingLoaders)
+
+    def observe(self, event: Event) -> None:
+        self.ready = []
         if (worker := _worker(event)) is not None:
             self._waiting.append(worker)
         elif isinstance(event, BatchEvent):
@@ -49,7 +63,7 @@ class WorkerBook:
         elif isinstance(event, StepEvent) and self._waiting:
             ready = [w for w in self._waiting if self._is_ready(w)]
             self._waiting = [w for w in self._waiting if w not in ready][-_MAX_EPOCHS:]
-            yield from sorted(ready, key=lambda w: (w.rank, w.loader, w.epoch, w.number))
+            self.ready = sorted(ready, key=lambda w: (w.rank, w.loader, w.epoch, w.number))
 
     def step(self, worker: Worker) -> int | None:
         """The step with the first batch of the worker's epoch."""
@@ -58,6 +72,18 @@ class WorkerBook:
     def _is_ready(self, worker: Worker) -> bool:
         loader: Loader = (worker.rank, worker.loader)
         return loader in self._training and (*loader, worker.epoch) in self._first
+
+
+class WorkerRule(LoaderRule):
+    """A rule about the random numbers of workers, which are processes."""
+
+    uses = (TrainingLoaders, WorkerBook)
+    needs = WORKERS
+    scope = "run"
+
+    def bind(self, run_states: RunStates) -> None:
+        super().bind(run_states)
+        self._book = run_states.of(WorkerBook)
 
 
 def _worker(event: Event) -> Worker | None:
@@ -83,7 +109,7 @@ def described(generator: str) -> str:
 
 
 class WorkersRepeatRandomDraws(
-    BuiltInRule, code="TC504", severity="error", aliases=("workers-draw-the-same",)
+    WorkerRule, code="TC504", severity="error", aliases=("workers-draw-the-same",)
 ):
     """workers-repeat-random-draws: workers use random generators in the same state.
 
@@ -123,17 +149,14 @@ class WorkersRepeatRandomDraws(
         "Seed the dataset's own generator in worker_init_fn from torch.initial_seed(), or create "
         "it from get_worker_info().seed at first use."
     )
-    scope = "run"
-    needs = WORKERS
 
     def __init__(self) -> None:
         super().__init__()
-        self._book = WorkerBook()
         self._seen: dict[tuple[int, str, int], dict[tuple[str, str, str], Worker]] = {}
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
-        for worker in self._book.observe(event):
+        for worker in self._book.ready if isinstance(event, StepEvent) else ():
             key = (worker.rank, worker.loader, worker.epoch)
             if key not in self._seen:
                 self._seen.clear()
@@ -173,7 +196,7 @@ class WorkersRepeatRandomDraws(
         return found
 
 
-class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-the-same",)):
+class EpochsRepeatRandomDraws(WorkerRule, code="TC505", aliases=("epochs-draw-the-same",)):
     """epochs-repeat-random-draws: workers start each epoch with the same random numbers.
 
     What it checks:
@@ -209,17 +232,14 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
         "on the epoch."
     )
     fix = "Seed workers from torch.initial_seed(), and do not reset the global seed in each epoch."
-    scope = "run"
-    needs = WORKERS
 
     def __init__(self) -> None:
         super().__init__()
-        self._book = WorkerBook()
         self._last: dict[tuple[int, str, int], Worker] = {}
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
-        for worker in self._book.observe(event):
+        for worker in self._book.ready if isinstance(event, StepEvent) else ():
             key = (worker.rank, worker.loader, worker.number)
             before = self._last.get(key)
             self._last[key] = worker

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import BuiltInRule, EventRule
-from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.rules.base.rule import EventRule
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.events import BatchEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -36,7 +36,7 @@ class _Order:
     start: BatchEvent | None = None
 
 
-class DrawnOrderLost(BuiltInRule, code="TC072"):
+class DrawnOrderLost(LoaderRule, code="TC072"):
     """drawn-order-lost: a shuffled order is sorted again, so that all epochs are the same.
 
     What it checks:
@@ -75,11 +75,9 @@ class DrawnOrderLost(BuiltInRule, code="TC072"):
     def __init__(self) -> None:
         super().__init__()
         self._orders: dict[tuple[int, str], _Order] = {}
-        self._training = TrainingLoaders()
         self._found: dict[tuple[int, str], Violation] = {}
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        self._training.observe(event)
         if isinstance(event, BatchEvent):
             if event.indices:
                 self._enter(event)
@@ -91,7 +89,7 @@ class DrawnOrderLost(BuiltInRule, code="TC072"):
                 return []
             found = []
             for key, order in self._orders.items():
-                if key[0] != event.rank or key not in self._training or order.is_first:
+                if key[0] != event.rank or key not in self.training or order.is_first:
                     continue
                 if not (order.drawn and order.first_drawn) or order.place < _LEAST:
                     continue

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 from traincheck.readings.losses import CROSS_ENTROPY, as_loss, given, loss_needs
-from traincheck.rules.base.rule import BuiltInRule, EventRule
-from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.rules.base.rule import EventRule
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -18,7 +18,7 @@ from traincheck.schema.values import tensor_summary
 _PROOF = 2  # batches in a row
 
 
-class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
+class EndTokenNotLearned(LoaderRule, code="TC319", severity="error"):
     """end-token-not-learned: rows end with a token that is never a label.
 
     What it checks:
@@ -58,10 +58,8 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._lost: dict[str, list[BatchEvent]] = {}
-        self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
-        self._training.observe(event)
         if isinstance(event, BatchEvent) and any(p.endswith(".labels") for p in event.leaves):
             self.triggered += 1
             token = event.tokens.get("lost_end")
@@ -73,7 +71,7 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
         elif isinstance(event, StepEvent):
             found = []
             for loader, lost in self._lost.items():
-                is_training = (event.rank, loader) in self._training
+                is_training = (event.rank, loader) in self.training
                 if len(lost) >= _PROOF and is_training and loader not in self.reported:
                     self.reported.add(loader)
                     found.append(self._violation(lost[0]))

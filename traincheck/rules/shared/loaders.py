@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from traincheck.readings.losses import number
+from traincheck.readings.provider import RunState, RunStates
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event
 from traincheck.schema.torch_api import Families
@@ -18,8 +20,10 @@ STREAM = "torch.utils.data.dataloader._InfiniteConstantSampler"  # of an Iterabl
 Loader = tuple[int, str]  # rank and label
 
 
-class TrainingLoaders:
+class TrainingLoaders(RunState):
     """Loaders whose batches are followed by backward(), in one rank or in many."""
+
+    reads = Needs(calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch"}))
 
     def __init__(self) -> None:
         self._last: dict[int, str] = {}
@@ -35,6 +39,15 @@ class TrainingLoaders:
 
     def __contains__(self, loader: object) -> bool:
         return loader in self._known
+
+
+class LoaderRule(BuiltInRule):
+    """A rule about the loaders that feed training."""
+
+    uses: ClassVar[Sequence[type[RunState]]] = (TrainingLoaders,)
+
+    def bind(self, run_states: RunStates) -> None:
+        self.training = run_states.of(TrainingLoaders)
 
 
 def content_of(event: BatchEvent) -> tuple[str, ...]:
