@@ -2,12 +2,15 @@
 
     python -m benchmarks.freeze record RUNS [--jobs 2]
     python -m benchmarks.freeze write RUNS OUT [--jobs 2]
+    python -m benchmarks.freeze count OUT
     python -m benchmarks.freeze compare BEFORE AFTER
 
 ``record`` runs the cases of the benchmarks, their twins and the healthy programs, once each.
 ``write`` reads these runs and the broken run of each rule. It writes for each run the findings, the
 learned invariants and the data of its page, and for each case what its twin tells of it and the
-difference of both. ``compare`` shows the first lines that differ; its exit status is 1 if any do.
+difference of both. ``count`` adds the instructions of a step (benchmarks/instructions.py).
+``compare`` shows the first lines that differ, and counts that rose by more than half a percent; its
+exit status is 1 if any do.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from pathlib import Path
 
 from benchmarks.field.case import healthy_pipelines
 from benchmarks.field.case import load_cases as field_cases
+from benchmarks.instructions import count
 from benchmarks.lab import FULL
 from benchmarks.silent_bugs.case import TWO_RANKS, clean_pipelines
 from benchmarks.silent_bugs.case import load_cases as silent_cases
@@ -42,6 +46,7 @@ from traincheck.schema.invariant_file import invariant_json, write_invariants
 from traincheck.store.reader import TraceReader
 
 _SHOWN, _WIDTH = 12, 200  # of what differs in a file
+_COUNTS, _RISE = "instructions.json", 0.005
 _DATA = re.compile(r'<script type="application/json"[^>]*>(.*?)</script>', re.S)
 Program = tuple[str, Path, str, bool]
 
@@ -95,8 +100,10 @@ def write_broken(code: str, out: Path) -> None:
 def compare(before: Path, after: Path) -> int:
     """Print the first lines that differ; returns the number of files."""
     names = sorted({path.name for folder in (before, after) for path in folder.iterdir()})
-    differ = 0
+    differ = _compare_counts(before / _COUNTS, after / _COUNTS)
     for name in names:
+        if name == _COUNTS:
+            continue
         one, other = (
             [] if not p.exists() else p.read_text().split("\n")
             for p in (before / name, after / name)
@@ -107,6 +114,18 @@ def compare(before: Path, after: Path) -> int:
             print(*(line[:_WIDTH] for line in islice(found, _SHOWN)), sep="\n")
     print(f"{differ} of {len(names)} files differ")
     return differ
+
+
+def _compare_counts(before: Path, after: Path) -> int:
+    """Print instructions of a step that rose; returns whether any did."""
+    one, other = (
+        json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        for path in (before, after)
+    )
+    rose = {name: other[name] / one[name] - 1 for name in one.keys() & other.keys()}
+    for name, share in sorted(rose.items()):
+        print(f"{name}: {one[name]:,.0f} -> {other[name]:,.0f} instructions ({share:+.2%})")
+    return int(any(share > _RISE for share in rose.values()))
 
 
 def _put(path: Path, value: object) -> None:
@@ -123,7 +142,7 @@ def _record_all(options: argparse.Namespace) -> int:
 
 
 def _write_all(options: argparse.Namespace) -> int:
-    options.out.mkdir(parents=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     made = {one[0]: record(options.runs, one) for one in programs()}
     with ProcessPoolExecutor(options.jobs) as pool:
         todo = [pool.submit(write_broken, code, options.out) for code in BROKEN]
@@ -134,6 +153,16 @@ def _write_all(options: argparse.Namespace) -> int:
         for number, one in enumerate(as_completed(todo), 1):
             one.result()
             print(f"\r{number} of {len(todo)}", end="", file=sys.stderr)
+    return 0
+
+
+def _count_all(options: argparse.Namespace) -> int:
+    options.out.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for name, number in count():
+        found[name] = number
+        print(f"{name}: {number:,.0f}", file=sys.stderr)
+    _put(options.out / _COUNTS, found)
     return 0
 
 
@@ -153,6 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, run, folders in (
         ("record", _record_all, ["runs"]),
         ("write", _write_all, ["runs", "out"]),
+        ("count", _count_all, ["out"]),
         ("compare", lambda found: int(compare(found.before, found.after) > 0), ["before", "after"]),
     ):
         command = commands.add_parser(name)

@@ -10,11 +10,13 @@ All settings come from the environment, because some recorders start a script wi
   UP_TIMES   file that receives the times per step as one JSON object
   UP_TURNS   MINE:NEXT:N, two named pipes: run N steps at each byte that MINE gives, then write one
              to NEXT, so that programs that are compared take turns within milliseconds
+  UP_COUNT   LIBRARY:M:N, calls on() of the library after step M and off() after step N
   UP_HOME    a file in this folder, for recorders that run a copy of the script elsewhere
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import time
@@ -58,6 +60,11 @@ class StepTimer:
         self.cpu: list[float] = []
         self.losses: list[float] = []
         self._turns = Turns(*env("TURNS", "").split(":")) if env("TURNS", "") else None
+        self._switches: dict[int, Callable[[], object]] = {}
+        if env("COUNT", ""):
+            library, first, last = env("COUNT", "").split(":")
+            switch = ctypes.CDLL(library)
+            self._switches = {int(first): switch.on, int(last): switch.off}
         self.start()
 
     def start(self) -> None:
@@ -70,6 +77,8 @@ class StepTimer:
         self.wall.append(time.perf_counter() - self._wall_from)
         self.cpu.append(time.process_time() - self._cpu_from)
         self.losses.append(loss)
+        if len(self.wall) in self._switches:
+            self._switches[len(self.wall)]()
         if self._turns is not None and len(self.wall) % self._turns.steps == 0:
             self._turns.give()
             self._turns.take()
