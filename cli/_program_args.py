@@ -235,10 +235,12 @@ def _option_fix(
 ) -> str:
     """The option that was probably meant: one of ours misspelt, or one of the program."""
     name = error.option_name
-    nearest = difflib.get_close_matches(name, error.possibilities or (), n=1, cutoff=0.75)
-    if len(name) == len("-q"):  # as other commands abbreviate --quiet
-        nearest = [long for long in options if long.startswith(f"-{name}")]
-    if nearest and name not in ("-m", "-p"):
+    if len(name) > len("-q"):
+        nearest = difflib.get_close_matches(name, error.possibilities or (), n=1, cutoff=0.75)
+    else:  # as other commands abbreviate --quiet; what -m and -p mean is said below
+        is_known = name in ("-m", "-p")
+        nearest = [] if is_known else [one for one in options if one.startswith(f"-{name}")]
+    if nearest:
         meant = " or ".join(nearest)
         return f"did you mean {meant}? Put arguments of the program after its script"
     place = next((n for n, word in enumerate(args) if word.partition("=")[0] == name), len(args))
