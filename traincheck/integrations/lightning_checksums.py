@@ -14,9 +14,9 @@ from typing import Any
 
 from traincheck.collect.instruments.data import leaves_of
 from traincheck.collect.launch.run_manifest import ENVIRONMENT
+from traincheck.collect.moments.updates import Update, Updates
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.tensors.step_checksums import StepChecksums
-from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.errors import OutputError
 from traincheck.handlers import give_back
 from traincheck.integrations._sending import load
@@ -101,7 +101,7 @@ class Introspection(_Callback):  # type: ignore[misc]  # a base of whichever pac
         self.schedule = schedule or Never()
         self._current: StepChecksums | None = None
         self._step = 0
-        self._hook: Any = None
+        self._updates = Updates(self._fail)
         self._is_failed = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -161,7 +161,7 @@ class Introspection(_Callback):  # type: ignore[misc]  # a base of whichever pac
             groups=groups,
             has_numbers=not self.tensor_stats <= _NO_NUMBERS,
         )
-        self._hook = UpdateHook(self._before_update, self._fail)
+        self._updates.add(Update(before=self._before_update))
         if trainer.world_size > 1:
             current.watch_local_gradients(pl_module.named_parameters(), self._in_hook)
 
@@ -191,11 +191,9 @@ class Introspection(_Callback):  # type: ignore[misc]  # a base of whichever pac
 
     def _drop(self) -> None:
         current, self._current = self._current, None
-        hook, self._hook = self._hook, None
         if current is not None:
             current.unwatch()
-        if hook is not None:
-            hook.remove()
+        self._updates.clear()
 
     def _folder(self, trainer: Any) -> Path:
         prefix = self.output_path_prefix or trainer.log_dir or trainer.default_root_dir

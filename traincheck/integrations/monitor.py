@@ -290,7 +290,7 @@ class Monitor(MonitorMetrics):
         self.begin_step(0)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        from traincheck.collect.tracking.update_hook import before_update
+        from traincheck.collect.moments.updates import before_update
 
         if not self._is_open:
             return None

@@ -15,13 +15,13 @@ import torch
 from traincheck.collect.context import Recorder
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.data import leaves_of, quoted_path
+from traincheck.collect.moments.updates import Update
 from traincheck.collect.tensors.reading import tensors_in
 from traincheck.collect.tensors.step_checksums import StepChecksums
 from traincheck.collect.tensors.summarize import dumps
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded, quietly
 from traincheck.collect.trace_writer.recording_state import is_traced
-from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.schema.checksums import parse_schedule
 
 
@@ -39,9 +39,8 @@ class Checksums(Instrument):
         ddp = getattr(torch.nn.parallel, "DistributedDataParallel", None)
         if ddp is not None:
             self.replace(ddp, "forward", self._wrap_forward)
-        self._pre_hook = UpdateHook(
-            self._before_update, self.session.fault, lambda _: self._is_due()
-        )
+        update = Update(lambda _: self._is_due(), self._before_update)
+        self.listen(self.session.moments.updates, update)
         hooks = self.session.hooks
         self.listen(hooks.after_batch, self._add_batch)
         self.listen(hooks.at_step_end, self._end)
@@ -49,7 +48,6 @@ class Checksums(Instrument):
 
     def remove(self) -> None:
         super().remove()
-        self._pre_hook.remove()
         self._drop()
 
     def _is_due(self) -> bool:

@@ -15,10 +15,10 @@ from typing import Any
 
 import orjson
 import torch
-from torch.optim import optimizer as optimizers
 from torch.utils import _pytree as trees
 
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.moments.updates import Update
 from traincheck.collect.monitor.attention import Attention, measured
 from traincheck.collect.monitor.comparison import Comparison, Comparisons
 from traincheck.collect.monitor.measure import Measure
@@ -30,7 +30,6 @@ from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.naming import ByObject, unwrap
-from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.handlers import give_back
 from traincheck.schema.claims import Needs
 from traincheck.schema.metrics.requests import MonitorView
@@ -44,7 +43,6 @@ _ATTENDING = (
     torch.nn.TransformerEncoderLayer,
     torch.nn.TransformerDecoderLayer,
 )
-_HOOK = -1  # key among the hooks of optimizers, which torch counts from 0
 
 
 def _attends(cls: type[torch.nn.Module]) -> bool:
@@ -107,16 +105,14 @@ class Monitor(Instrument):
         if plan.has("attention"):
             hooks.around[ATTENTION] = self._wrap_attention
             hooks.around[MULTI_HEAD] = self._wrap_multi_head
-        self._pre_hook = UpdateHook(self._before_step, self.session.fault, lambda _: self._is_due())
-        optimizers._global_optimizer_post_hooks[_HOOK] = self._after_step
+        update = Update(lambda _: self._is_due(), self._before_step, self._after_step)
+        self.listen(session.moments.updates, update)
         self.listen(hooks.at_step_end, self._write)
         self.listen(hooks.at_close, self._write)
 
     def remove(self) -> None:
         super().remove()
         self._is_on = False
-        self._pre_hook.remove()
-        optimizers._global_optimizer_post_hooks.pop(_HOOK, None)
 
     # -- module calls
 
@@ -336,7 +332,7 @@ class Monitor(Instrument):
                 self._plugins.run("parameter", name, parameter, is_training=True)
                 self._plugins.run("gradient", name, parameter.grad, is_training=True)
 
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any) -> None:
         if self._is_due():
             session = self.session
             guarded(session.local.em or session.emitter(), self._after_update, optimizer)

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from traincheck.collect.context import diverged, watch_for_boundary
 from traincheck.collect.instruments._wrap import Count, Describe, span_wrapper
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.moments.updates import Update
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.manual_updates import ManualUpdateObserver
 from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter
@@ -35,7 +36,6 @@ from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.idle_models import NO_ROOTS
 from traincheck.collect.tracking.live_objects import rates_of
 from traincheck.collect.tracking.optimizer_groups import OptimizerGroups, owner_of
-from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.schema.observations.gradients import ReplacedGradients
 from traincheck.schema.torch_api import Families
 
@@ -59,7 +59,7 @@ class Optimizers(Instrument):
         )
         self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
-        self._update_hook: UpdateHook | None = None  # once somebody looks
+        self._looks_at_updates = False  # once somebody does
         self._awaited: set[int] = set()  # updates of steps that have begun
         self._loose = self._groups.loose
         self._by_hand = ManualUpdateObserver(self.session)
@@ -151,8 +151,6 @@ class Optimizers(Instrument):
 
     def remove(self) -> None:
         super().remove()
-        if self._update_hook is not None:
-            self._update_hook.remove()
         self._ids.clear()  # a scheduler may hold this step, which must do nothing more
 
     def owner(self, optimizer: Optimizer) -> str | None:
@@ -282,10 +280,10 @@ class Optimizers(Instrument):
 
     def _await_update(self, optimizer: Optimizer) -> None:
         """Look right before the update, which a closure may put off."""
-        if self._update_hook is None:
-            self._update_hook = UpdateHook(
-                self._before_update, self.session.fault, self._is_awaited
-            )
+        if not self._looks_at_updates:
+            self._looks_at_updates = True
+            update = Update(self._is_awaited, self._before_update)
+            self.listen(self.session.moments.updates, update)
         self._awaited.add(id(optimizer))
 
     def _is_awaited(self, optimizer: Optimizer) -> bool:

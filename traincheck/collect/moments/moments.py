@@ -9,6 +9,7 @@ from torch.utils.data import dataloader
 
 from traincheck.collect.moments.calls import Calls, ModuleCalls
 from traincheck.collect.moments.moment import Moment
+from traincheck.collect.moments.updates import Updates
 from traincheck.collect.trace_writer.guard import Threads
 
 
@@ -20,6 +21,7 @@ class Moments:
         engine: of the engine of autograd, with the roots of a backward pass.
         draws: of the function that draws the indices of a batch.
         fetches: of the iterators of loaders, which the instrument of data replaces.
+        updates: steps of optimizers.
     """
 
     def __init__(self, session: Threads) -> None:
@@ -29,6 +31,7 @@ class Moments:
         self.engine = Calls((torch.autograd, "_engine_run_backward"))
         self.draws = Calls((dataloader._BaseDataLoaderIter, "_next_index"))
         self.fetches = Calls()
+        self.updates = Updates(session.fault)
 
     def at(self, holder: Any, attribute: str) -> Moment:
         """The calls of another function, which outlives the recording."""

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import optimizer as optimizers
 
 from traincheck.collect.listeners import Listener
+from traincheck.collect.moments.updates import Update
 from traincheck.collect.profile.clock import LOADER, OPTIMIZER, StepClock, step_clock
 from traincheck.collect.profile.layers import Layers
 from traincheck.collect.profile.operations import Operations, insert, remove
@@ -64,7 +64,7 @@ class ProfileRecorder(Listener):
         super().__init__()
         self._session, self._sink = session, write
         self._steps = range(first, first + steps)
-        self._handles: list[Any] = []
+        self._is_installed = False
         self._layers = Layers(self._find)
         self._step: StepProfile | None = None
         self._clock: StepClock | None = None
@@ -116,7 +116,7 @@ class ProfileRecorder(Listener):
             number = self._session.clock.step
             if number is not None and number + 1 in self._steps:
                 self._begin()
-            elif self._handles:
+            elif self._is_installed:
                 self._restore()
                 if self._sink is None:
                     self._done()
@@ -130,7 +130,7 @@ class ProfileRecorder(Listener):
                 self._clock = step_clock()
             self._updating = []
             self._step = StepProfile(self._layers, self._clock, self._session.fault)
-            if not self._handles:
+            if not self._is_installed:
                 self._install()
             self._see_operations()
 
@@ -163,17 +163,13 @@ class ProfileRecorder(Listener):
         self.listen(moments.modules, self._call)
         self.listen(moments.engine, self._run_backward)
         self.listen(moments.fetches, self._fetch)
-        self._handles = [
-            optimizers.register_optimizer_step_pre_hook(self._before_update),
-            optimizers.register_optimizer_step_post_hook(self._after_update),
-        ]
+        self.listen(moments.updates, Update(begins=self._before_update, after=self._after_update))
+        self._is_installed = True
 
     def _restore(self) -> None:
         self._forget_operations()
         self.mute()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._is_installed = False
 
     def _see_operations(self) -> None:
         step = self._step
@@ -282,22 +278,19 @@ class ProfileRecorder(Listener):
             if step.is_open:
                 step.timeline.go(*before)
 
-    def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_update(self, _: Any) -> bool:
         step = self._step
         if step is not None:
             self._forget_operations()  # hundreds of small ones, and no line of the program
             self._updating.append(step.begin(OPTIMIZER))
+        return False
 
-    def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_update(self, optimizer: Any) -> None:
         step = self._step
-        if step is None or not self._updating:
-            return
-        try:
+        if step is not None and self._updating:
             step.end_optimizer(optimizer, self._updating.pop(), outside(sys._getframe(1)))
             if not self._updating:
                 self._see_operations()
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self._after_update, error)
 
 
 def _is_compiled() -> bool:

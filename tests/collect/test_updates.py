@@ -14,9 +14,9 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
+from traincheck.collect.moments.updates import Updates, before_update
 from traincheck.collect.steps.step_digests import StepDigests
 from traincheck.collect.tensors.fingerprint import fingerprint
-from traincheck.collect.tracking.update_hook import UpdateHook, before_update
 from traincheck.diff.library import diff
 from traincheck.integrations.monitor import Monitor
 from traincheck.metrics.trace import combine
@@ -246,5 +246,5 @@ def test_nothing_is_installed_unless_it_is_asked_for(tmp_path: Path) -> None:
         with recording(tmp_path / str(number), **settings):
             by_hand(sgd)
             added = set(optimizers._global_optimizer_pre_hooks) - set(before)
-            assert [type(one) for one in added] == [UpdateHook] * bool(settings)
+            assert [type(one) for one in added] == [Updates] * bool(settings)
         assert dict(optimizers._global_optimizer_pre_hooks) == before
