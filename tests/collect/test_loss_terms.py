@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from tests.collect.recording import Recording, needs_sizes, recording
 from tests.rules.provenance.losses import HEALTHY, clipped, distillation, with_unused_metrics
 from tests.rules.provenance.training import Loss, Parts, train
+from traincheck.collect.moments.tensor_methods import TensorMethods
 from traincheck.collect.observers import loss_ledger, loss_terms
 from traincheck.collect.observers.loss_terms import LossTermObserver
-from traincheck.collect.observers.tensor_methods import TensorMethods
 from traincheck.collect.tensors import loss_graph
 from traincheck.schema.claims import Needs, Schedule
 from traincheck.schema.observations.losses import LabelPositions, LossSums, LossTerms

@@ -139,7 +139,9 @@ class Functional(Instrument):
             hides = self._hides(holder, api, inner & _named_in(original))
             if self.wants_call(api) or self.session.stats.wants_api(api):
                 self._replace_function(holder, attribute, api, hides=hides)
-            elif api in self.session.hooks.around:
+            elif (
+                api in self.session.hooks.around and holder is not torch.Tensor
+            ):  # see TensorMethods
                 make = functools.partial(self._below, api, hides=hides)
                 self.replace(holder, attribute, make, idles=True)
             elif hides:

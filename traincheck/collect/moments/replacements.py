@@ -40,6 +40,11 @@ def _pile(place: tuple[int, str], layers: list[Replacement]) -> None:
         _STACKS.pop(place, None)
 
 
+def is_replaced(holder: Any, attribute: str) -> bool:
+    """Whether a function is replaced by code of ours."""
+    return bool(_stack((id(holder), attribute)))
+
+
 class Replacement:
     """One attribute that an instrument replaces.
 
@@ -86,6 +91,10 @@ class Replacement:
             vars(value)[_LAYER] = self
         setattr(self.holder, self.attribute, value)
         return weakref.ref(self) if is_of_program else lambda: self
+
+    def is_covered(self) -> bool:
+        """Whether the program has put its own function over it."""
+        return vars(self.holder).get(self.attribute) is not self._value
 
     def take_out(self) -> None:
         """Restore what was there, or lead the replacement that was made over this one past it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 
 from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.base import Hook, Observer, Patcher
-from traincheck.collect.tensors.reading import groups_of, own, unseen
+from traincheck.collect.tensors.reading import groups_of, own
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.optimizer_groups import owner_of
 from traincheck.handlers import give_back
@@ -153,7 +153,7 @@ class _Beside(NamedTuple):
 
 
 class HyperparameterObserver(Observer):
-    """Wraps `Optimizer.state_dict`, and the end of each load, and compares at the ends of steps."""
+    """Listens to `Optimizer.state_dict` and to each load, and compares at the ends of steps."""
 
     produces: ClassVar = (LoadedHyperparameters, IneffectiveWrite)
     hook: ClassVar = Hook.ON_INSTALL
@@ -167,9 +167,10 @@ class HyperparameterObserver(Observer):
         self._told: set[tuple[str, str, str, str | None]] = set()
 
     def install(self, patcher: Patcher) -> None:
-        """Wrap both functions, and compare at the ends of steps."""
+        """Listen to both functions, and compare at the ends of steps."""
         self.listen(self._session.moments.at(Optimizer, "state_dict"), Around(after=self._made))
-        patcher.replace(Optimizer, "__setstate__", self._wrap_load)  # which each load calls
+        load = self._session.moments.at(Optimizer, "__setstate__")  # which each load calls
+        self.listen(load, Around(self._begins, self._loaded))
         hooks = self._session.hooks
         self.listen(hooks.at_step_end, self._compare)
         self.listen(hooks.before_save, self._copies.clear)  # a state may be changed for its file
@@ -199,37 +200,21 @@ class HyperparameterObserver(Observer):
         self._copies.append(_Copy(owner, groups, list(map(_settings, groups)), where(), waits))
         del self._copies[:-_MOST_COPIES]
 
-    def _wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session = self._session
-
-        def set_state(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-            before: list[_Group] = []
-            values: list[_Settings] = []
-            try:
-                if session.recording.on:
-                    self._copies.clear()  # what was written may be loaded now
-                    before = list(own(optimizer).get("param_groups", ()))
-                    values = list(map(_settings, before))
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(self._wrap_load, error)
-            result = original(optimizer, *args, **kwargs)
-            if values:
-                try:
-                    with unseen():
-                        self._loaded(optimizer, before, values, where())
-                except Exception as error:  # training must go on whatever we got wrong
-                    session.fault(self._loaded, error)
-            return result
-
-        return hidden(set_state)
+    def _begins(self, args: Args, kwargs: Named) -> tuple[list[_Group], list[_Settings]]:
+        self._copies.clear()  # what was written may be loaded now
+        groups = list(own(args[0]).get("param_groups", ()))
+        return groups, list(map(_settings, groups))
 
     def _loaded(
         self,
-        optimizer: Optimizer,
-        groups: list[_Group],
-        values: list[_Settings],
-        line: str | None,
+        note: tuple[list[_Group], list[_Settings]] | None,
+        args: Args,
+        kwargs: Named,
+        result: Any,
     ) -> None:
+        if not note or not note[1]:
+            return
+        optimizer, (groups, values), line = args[0], note, where()
         owner = owner_of(self._session.live.live_optimizers(), optimizer)
         now = groups_of(optimizer)
         if owner is None or len(now) != len(groups) or len(now) > _MOST_GROUPS:

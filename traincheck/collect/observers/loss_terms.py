@@ -8,6 +8,7 @@ node shows that a backward pass reached it, and its gradient, which is the weigh
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from sys import _getframe
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from traincheck.collect.moments.moment import Args, Named
+from traincheck.collect.moments.tensor_methods import TensorMethods
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.label_gradients import LabelGradients
 from traincheck.collect.observers.loss_ledger import Constant, LossLedger, node_of
-from traincheck.collect.observers.tensor_methods import TensorMethods
 from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.loss_graph import IS_TOLD, Input, ScalarGraph, key_of
 from traincheck.collect.tensors.reading import modes, sequence_of, unseen
@@ -77,6 +78,8 @@ class LossTermObserver(Observer):
         hooks = self._session.hooks
         for name in LOSSES:
             hooks.around[f"{_F.__name__}.{name}"] = self._loss(name)
+        for name in (*_ADDING, *_SCALING):  # where an instrument replaces them, too
+            hooks.around[f"torch.Tensor.{name}"] = partial(self._methods.around, name)
         self.listen(hooks.before_backward, self._before_backward)
         self.listen(hooks.after_batch, self._fetched)
         self.listen(hooks.at_step_end, self._end)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import MethodType
 from typing import Any, TypeAlias
 
 import torch
 
+from traincheck.collect.moments.replacements import MISSING, Replacement, is_replaced
 from traincheck.collect.trace_writer.emitter import hidden
 
-_MISSING = object()
 # Method, arguments with the tensor first, result
 Seen: TypeAlias = Callable[[str, tuple[Any, ...], Any], None]
 Fault: TypeAlias = Callable[[Any, BaseException], None]
@@ -52,43 +52,36 @@ class TensorMethods:
 
     def __init__(self, names: tuple[str, ...], seen: Seen, fault: Fault) -> None:
         self._names, self._seen, self._fault = names, seen, fault
-        self._stored: dict[str, tuple[Any, _Method]] = {}
-
-    @property
-    def is_installed(self) -> bool:
-        return bool(self._stored)
+        self._layers: list[Replacement] = []
 
     def install(self) -> None:
-        """Replace the methods."""
-        mine: Mapping[str, Any] = vars(torch.Tensor)
+        """Replace the methods, but those that an instrument replaces: it calls `around` them."""
+        mine = vars(torch.Tensor)
         for name in self._names:
-            original = getattr(torch.Tensor, name)
-            method = _Method(original, _wrapped(name, original, self._seen, self._fault))
-            self._stored[name] = mine.get(name, _MISSING), method
-            setattr(torch.Tensor, name, method)
+            if not is_replaced(torch.Tensor, name):
+                original = getattr(torch.Tensor, name)
+                layer = Replacement(self, torch.Tensor, name, mine.get(name, MISSING))
+                layer.put_in(_Method(original, self.around(name, original)))
+                self._layers.append(layer)
 
     def remove(self) -> None:
         """Restore them, except those that the program has replaced meanwhile."""
-        while self._stored:
-            name, (stored, method) = self._stored.popitem()
-            if vars(torch.Tensor).get(name) is not method:
-                continue
-            if stored is _MISSING:
-                delattr(torch.Tensor, name)
-            else:
-                setattr(torch.Tensor, name, stored)
+        while self._layers:
+            layer = self._layers.pop()
+            if not layer.is_covered():
+                layer.take_out()
 
+    def around(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that calls ``seen`` after the original."""
+        seen, fault = self._seen, self._fault
 
-def _wrapped(
-    name: str, original: Callable[..., Any], seen: Seen, fault: Fault
-) -> Callable[..., Any]:
-    def method(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if type(result) is torch.Tensor:
-            try:
-                seen(name, args, result)
-            except Exception as error:  # training must go on whatever we got wrong
-                fault(seen, error)
-        return result
+        def method(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if type(result) is torch.Tensor:
+                try:
+                    seen(name, args, result)
+                except Exception as error:  # training must go on whatever we got wrong
+                    fault(seen, error)
+            return result
 
-    return hidden(method)
+        return hidden(method)
