@@ -15,7 +15,7 @@ import msgspec
 
 from traincheck.diff.evidence import Evidence, Side
 from traincheck.diff.items import Item, Phase
-from traincheck.schema.comparison.generator_states import WORDS, Twister, philox, twister
+from traincheck.schema.comparison.generator_states import TWISTERS, WORDS, Twister, philox, twister
 from traincheck.schema.events import BatchEvent, RngEvent
 
 MOST = 1_000_000
@@ -38,7 +38,7 @@ def distance(source: str, a: str, b: str, most: int = MOST) -> int | None:
         return None
     try:
         mine, yours = base64.b64decode(a), base64.b64decode(b)
-        if source.startswith("cuda"):
+        if source not in TWISTERS:
             x, y = philox(mine), philox(yours)
             return y.offset - x.offset if x.seed == y.seed else None
         first, second = twister(source, mine), twister(source, yours)

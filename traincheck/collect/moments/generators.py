@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.tensors.devices import KIND
+from traincheck.collect.tensors.devices import KIND, MODULE
 
 
 def seeders() -> Iterator[tuple[Any, str, str]]:
@@ -23,16 +23,16 @@ def seeders() -> Iterator[tuple[Any, str, str]]:
 
 def seeders_of_devices() -> Iterator[tuple[Any, str, str]]:
     """The same for generators of devices, which are also seeded with that of torch."""
-    yield torch.cuda, "manual_seed", KIND
-    yield torch.cuda, "manual_seed_all", KIND
+    yield MODULE, "manual_seed", KIND
+    yield MODULE, "manual_seed_all", KIND
 
 
 def setters() -> Iterator[tuple[Any, str]]:
     """Holder and name of the functions that set a state."""
     yield torch, "set_rng_state"
     yield torch.random, "set_rng_state"
-    yield torch.cuda, "set_rng_state"
-    yield torch.cuda, "set_rng_state_all"
+    yield MODULE, "set_rng_state"
+    yield MODULE, "set_rng_state_all"
     yield random, "setstate"
     yield random.Random, "setstate"
     if "numpy.random" in sys.modules:

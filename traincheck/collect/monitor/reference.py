@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.monitor.module_hooks import ModuleHooks
-from traincheck.collect.tensors.devices import is_remote
+from traincheck.collect.tensors.devices import MODULE, is_remote
 from traincheck.collect.tensors.reading import (
     is_training,
     modules_in,
@@ -196,7 +196,7 @@ def kept_random_state(devices: frozenset[torch.device]) -> Iterator[None]:
     state, of_python = torch.default_generator.get_state(), random.getstate()
     numpy = sys.modules.get("numpy.random")
     of_numpy = None if numpy is None else numpy.get_state()
-    states = [(device, torch.cuda.get_rng_state(device)) for device in devices]
+    states = [(device, MODULE.get_rng_state(device)) for device in devices]
     try:
         yield
     finally:
@@ -205,7 +205,7 @@ def kept_random_state(devices: frozenset[torch.device]) -> Iterator[None]:
         if numpy is not None:
             numpy.set_state(of_numpy)
         for device, before in states:
-            torch.cuda.set_rng_state(before, device)
+            MODULE.set_rng_state(before, device)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ import torch
 from traincheck.collect.launch.run_manifest import ENVIRONMENT
 from traincheck.collect.launch.script import commit_of
 from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.tensors import devices
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.handlers import give_back
@@ -80,7 +81,11 @@ class ProcessFactsObserver(Observer):
         if self._facts is None:
             self._facts = _facts(threads)
         changed = replace(
-            self._facts, threads=threads, interop_threads=interop, flags=dict(flags), gpus=_gpus()
+            self._facts,
+            threads=threads,
+            interop_threads=interop,
+            flags=dict(flags),
+            gpus=devices.names(),
         )
         write(em, changed)
 
@@ -126,13 +131,6 @@ def _facts(threads: int) -> ProcessFacts:
 
 def _processors() -> int:
     return len(sched_getaffinity(0))
-
-
-def _gpus() -> tuple[str, ...]:
-    """Names of devices; of none if the program has not used one, because asking would start it."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return ()
-    return tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
 
 
 def _versions() -> dict[str, str]:

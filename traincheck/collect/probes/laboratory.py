@@ -16,6 +16,7 @@ from traincheck.collect.active_session import CURRENT
 from traincheck.collect.probes.base import FailedError, GoOnError, Root, watch
 from traincheck.collect.probes.batch import GIVEN, leaves, mapped
 from traincheck.collect.probes.fork import Child, Outcome, forked
+from traincheck.collect.tensors.devices import KIND, MODULE
 from traincheck.collect.tensors.reading import tensors_in
 from traincheck.errors import UsageError
 from traincheck.handlers import give_back
@@ -176,7 +177,7 @@ def kept_random_states() -> Iterator[None]:
     numpy: Any = getattr(sys.modules.get("numpy"), "random", None)
     ours, theirs = random.getstate(), numpy.get_state() if numpy is not None else None
     try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        with torch.random.fork_rng(range(MODULE.device_count()), device_type=KIND):
             yield
     finally:
         random.setstate(ours)

@@ -19,7 +19,7 @@ from traincheck.collect.steps.step_digests import StepDigests
 from traincheck.collect.templates import DIGESTS, FINGERPRINT, LATE_FINGERPRINT, SKETCH, STATS
 from traincheck.collect.tensors.device_fingerprint import finish as finish_digest
 from traincheck.collect.tensors.device_fingerprint import start as start_digests
-from traincheck.collect.tensors.devices import host, is_capturing
+from traincheck.collect.tensors.devices import KIND, host, is_capturing
 from traincheck.collect.tensors.fingerprint import (
     components,
     fingerprint,
@@ -60,7 +60,7 @@ class Compared:
     def __init__(self, outputs: str, *, sketches: bool) -> None:
         self.digests = StepDigests()
         self.sketcher = Sketcher() if sketches else None
-        self.seeded = {"torch", "cuda"}
+        self.seeded = {"torch", KIND}
         self.has_loader = False
         self._outputs = outputs
         self._sizes: dict[str, int] = {}  # elements of each output so far in this step

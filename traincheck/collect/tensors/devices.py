@@ -1,7 +1,10 @@
 """Questions to a device beside the CPU. All tensors that are read are on the CPU or on one.
 
-It is CUDA, or what torch gives the same name. Another one is added here, in the clock of a profile
-(profile/clock.py), and in the functions that set its generators (moments/generators.py).
+It is CUDA, or what torch gives the same name. Another one is added here: docs/adding-a-device.md.
+
+Attributes:
+    KIND: its name in torch, in names of generators and in profiles.
+    MODULE: the module of torch with its functions.
 """
 
 from __future__ import annotations
@@ -12,21 +15,22 @@ from typing import Any
 import torch
 
 KIND = "cuda"
+MODULE: Any = getattr(torch, KIND)
 
-_base: Any = torch._C.TensorBase
 # Of a tensor: whether it is on such a device. As fast as the attribute.
-is_remote: Callable[[torch.Tensor], bool] = _base.is_cuda.__get__
+is_remote: Callable[[torch.Tensor], bool] = getattr(torch._C.TensorBase, f"is_{KIND}").__get__
 
 
 def is_used() -> bool:
     """Whether this process has used such a device."""
-    found: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    found: bool = MODULE.is_initialized()
     return found
 
 
 def can_capture() -> bool:
     """Whether the work of this thread is being captured in a graph, if there is a device."""
-    return torch.cuda.is_current_stream_capturing()
+    found: bool = MODULE.is_current_stream_capturing()
+    return found
 
 
 def is_capturing() -> bool:
@@ -36,13 +40,13 @@ def is_capturing() -> bool:
 
 def stream(device: torch.device) -> Any:
     """The queue that gets the work of this thread; None on the CPU."""
-    return torch.cuda.current_stream(device) if device.type == KIND else None
+    return MODULE.current_stream(device) if device.type == KIND else None
 
 
 def follow(streams: Iterable[Any]) -> None:
     """Let the work that comes next in this thread wait for that of other queues."""
     for other in streams:
-        here = torch.cuda.current_stream(other.device)
+        here = MODULE.current_stream(other.device)
         if here != other:
             here.wait_stream(other)
 
@@ -57,33 +61,39 @@ def host(numbers: torch.Tensor) -> torch.Tensor:
         return numbers.cpu()
     pinned = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
     pinned.copy_(numbers, non_blocking=True)
-    torch.cuda.current_stream(numbers.device).record_event().synchronize()
+    MODULE.current_stream(numbers.device).record_event().synchronize()
     return pinned
 
 
 def event() -> Any:
     """A new event that takes the time when it is recorded."""
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return MODULE.Event(enable_timing=True)
 
 
 def wait() -> None:
     """Wait for all work of the device."""
-    torch.cuda.synchronize()
+    MODULE.synchronize()
 
 
 def allocated() -> int:
     """Bytes that the allocator of the present device has given out."""
-    return torch.cuda.memory_allocated()
+    count: int = MODULE.memory_allocated()
+    return count
 
 
 def computing() -> int:
     """Number of devices on which this process holds memory."""
-    if not torch.cuda.is_available() or not torch.cuda._initialized:
+    if not MODULE.is_available() or not MODULE._initialized:
         return 0
-    return sum(bool(torch.cuda.memory_allocated(n)) for n in range(torch.cuda.device_count()))
+    return sum(bool(MODULE.memory_allocated(n)) for n in range(MODULE.device_count()))
 
 
 def generator_states() -> Iterator[tuple[str, torch.Tensor]]:
     """Name and state of each generator: seed and offset, which the host has."""
-    for index, generator in enumerate(torch.cuda.default_generators):
+    for index, generator in enumerate(MODULE.default_generators):
         yield f"{KIND}:{index}" if index else KIND, generator.get_state()
+
+
+def names() -> tuple[str, ...]:
+    """Of all devices; none if this process has not used one, because asking would start it."""
+    return tuple(map(MODULE.get_device_name, range(MODULE.device_count()))) if is_used() else ()

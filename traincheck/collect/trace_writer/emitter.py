@@ -27,6 +27,7 @@ from traincheck.collect.templates import (
     NUMBER,
     STATE,
 )
+from traincheck.collect.tensors.devices import KIND
 from traincheck.collect.tensors.summarize import dumps
 from traincheck.collect.trace_writer.event_file import LARGE, EventFile
 from traincheck.collect.trace_writer.pending_numbers import Finish, PendingNumbers
@@ -291,7 +292,7 @@ def context(is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled) -> byte
 
 
 def _autocast_dtype() -> str | None:
-    for device in ("cuda", "cpu"):
+    for device in (KIND, "cpu"):
         if torch.is_autocast_enabled(device):
             return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
     return None

@@ -4,7 +4,7 @@
 ``python`` and ``numpy``: 2,508 bytes, little-endian: 624 words of 32 bits, the position in them
 (624: all are used), and the number that waits for the next normal draw, in float64; NaN if none
 does.
-``cuda`` and ``cuda:1``: 16 bytes, little-endian: the seed and the offset of Philox.
+``cuda`` and ``cuda:1``, of devices: 16 bytes, little-endian: the seed and the offset of Philox.
 
 The first three are Mersenne Twisters. Nothing here imports torch.
 """
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import xxhash
 
+TWISTERS = ("torch", "python", "numpy")
 WORDS = 624  # of 32 bits, in the state of a Mersenne Twister
 
 _PLAIN = struct.Struct(f"<{WORDS}IId")
@@ -90,6 +91,6 @@ def philox(state: bytes) -> Philox:
 def fingerprint(source: str, state: bytes) -> str:
     """The fingerprint that an rng event has of a state; for torch, that of its tensor of bytes."""
     seed = 0
-    if source == "torch" or source.startswith("cuda"):
+    if source not in ("python", "numpy"):
         seed = xxhash.xxh3_64_intdigest(f"torch.uint8({len(state)},)".encode())
     return f"xxh3-128:{xxhash.xxh3_128_hexdigest(state, seed)}"

@@ -24,6 +24,7 @@ from traincheck.collect.moments.generators import seeders, setters
 from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import generators
+from traincheck.collect.tensors.devices import KIND
 from traincheck.collect.tensors.generator_states import (
     generator_states,
     state_of,
@@ -45,7 +46,7 @@ _MAX_VISITED = 20_000
 _MAX_STATES = 64  # of one file
 _MAX_FILES = 8
 _MAX_FRAMES, _MAX_VALUES = 12, 256  # where generators of the program are looked for
-_KINDS = frozenset({"torch", "python", "numpy", "cuda"})
+_KINDS = frozenset({"torch", "python", "numpy", KIND})
 # A function with one of these may keep the dict of its local variables, which reading them changes.
 _READS_LOCALS = frozenset({"locals", "vars", "eval", "exec", "f_locals"})
 
@@ -130,7 +131,7 @@ class LoadedGeneratorObserver(Observer):
             return
         args = *args, *kwargs.values()
         several = [one for each in args if type(each) in (list, tuple) for one in each]
-        given = [one for each in (*args, *several) for one in _states_at("cuda", each)]
+        given = [one for each in (*args, *several) for one in _states_at(KIND, each)]
         kinds, found = {kind for kind, _ in given}, {state for _, state in given}
         for file in self._files:
             # A state that follows a seed may be that before the seed: the end of `fork_rng`.
@@ -142,7 +143,7 @@ class LoadedGeneratorObserver(Observer):
 
     def _seeded(self, kind: str, _: None, args: Args, kwargs: Named, result: Any) -> None:
         for file in self._files:
-            of_kind = {p for p in file.states if p[1] == kind or (kind, p[1]) == ("torch", "cuda")}
+            of_kind = {p for p in file.states if p[1] == kind or (kind, p[1]) == ("torch", KIND)}
             file.overwritten |= file.restored & of_kind
             file.restored -= of_kind
             file.seeded |= {place[1] for place in of_kind}
@@ -232,7 +233,7 @@ def _states_at(path: str, value: Any) -> Iterator[tuple[str, bytes]]:
         if value.numel() == _TORCH_BYTES:
             yield "torch", torch_bytes(value)
         elif value.numel() == _PHILOX_BYTES and _names_generator(path):
-            yield "cuda", torch_bytes(value)
+            yield KIND, torch_bytes(value)
     elif type(value) in (list, tuple):
         state = twister_bytes(value)
         if state is not None:
@@ -240,7 +241,7 @@ def _states_at(path: str, value: Any) -> Iterator[tuple[str, bytes]]:
 
 
 def _names_generator(path: str) -> bool:
-    return any(word in path.lower() for word in ("rng", "random", "cuda"))
+    return any(word in path.lower() for word in ("rng", "random", KIND))
 
 
 def _kinds_of_program(frame: FrameType | None) -> Set[str]:
@@ -276,7 +277,7 @@ def _locals(frame: FrameType) -> list[Any]:
 
 def _kind(generator: Any) -> str:
     if isinstance(generator, torch.Generator):
-        return "torch" if generator.device.type == "cpu" else "cuda"
+        return "torch" if generator.device.type == "cpu" else KIND
     return "python" if isinstance(generator, random.Random) else "numpy"
 
 
