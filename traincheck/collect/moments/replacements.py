@@ -1,7 +1,9 @@
 """Attributes that instruments replace. Several may replace the same one; each can be taken out.
 
-A replacement calls what was there before. If another instrument has put that there, it is called
-through a link, which leads further down once the other one is taken out.
+A function of torch has one replacement. One of the program may have two: the step of an optimizer
+that it defines in a package named with ``--instrument``. A replacement calls what was there before.
+If another instrument has put that there, it is called through a link, which leads further down once
+the other one is taken out.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class TensorMethods:
     def __init__(self, names: tuple[str, ...], seen: Seen, fault: Fault) -> None:
         self._names, self._seen, self._fault = names, seen, fault
         self._layers: list[Replacement] = []
+        self._is_on = False
 
     def install(self) -> None:
         """Replace the methods, but those that an instrument replaces: it calls `around` them."""
@@ -63,9 +64,11 @@ class TensorMethods:
                 layer = Replacement(self, torch.Tensor, name, mine.get(name, MISSING))
                 layer.put_in(_Method(original, self.around(name, original)))
                 self._layers.append(layer)
+        self._is_on = True
 
     def remove(self) -> None:
         """Restore them, except those that the program has replaced meanwhile."""
+        self._is_on = False
         while self._layers:
             layer = self._layers.pop()
             if not layer.is_covered():
@@ -76,6 +79,8 @@ class TensorMethods:
         seen, fault = self._seen, self._fault
 
         def method(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_on:
+                return original(*args, **kwargs)
             result = original(*args, **kwargs)
             if type(result) is torch.Tensor:
                 try:

@@ -109,12 +109,13 @@ class Updates(Listeners[Update]):
 
     @hidden
     def _begin(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        changed = None
+        changed = None  # arguments to use instead
         for one in self.all:
             try:
                 if (one.begins is None or one.begins(optimizer)) and one.before is not None:
+                    given, named = changed or (args, kwargs)
                     act = functools.partial(self._tell, one.before, optimizer)
-                    changed = before_update(*(changed or (args, kwargs)), act) or changed
+                    changed = before_update(given, named, act) or changed
             except Exception as error:  # training must go on whatever we got wrong
                 self._fault(one.begins, error)
         return changed
