@@ -11,10 +11,10 @@ import torch
 
 from traincheck.collect.moments.replacements import MISSING, Replacement, is_replaced
 from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.guard import Fault
 
 # Method, arguments with the tensor first, result
 Seen: TypeAlias = Callable[[str, tuple[Any, ...], Any], None]
-Fault: TypeAlias = Callable[[Any, BaseException], None]
 
 
 class _Method:

@@ -16,6 +16,7 @@ from torch.optim import optimizer as optimizers
 
 from traincheck.collect.listeners import Listeners
 from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.guard import Fault
 
 
 def before_update(
@@ -74,13 +75,11 @@ class Updates(Listeners[Update]):
 
     It has its own key among these, so that the keys of the program's are as without it.
 
-    Args:
-        fault: gets what failed, and the error.
     """
 
     __slots__ = ("_fault",)
 
-    def __init__(self, fault: Callable[[Any, BaseException], None]) -> None:
+    def __init__(self, fault: Fault) -> None:
         super().__init__()
         self._fault = fault
 

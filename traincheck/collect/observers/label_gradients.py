@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ import torch
 from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.loss_graph import before_node, kind, signed
 from traincheck.collect.tensors.readable import is_countable
-from traincheck.collect.tensors.reading import is_a, items_of, sequence_of, unseen
+from traincheck.collect.tensors.reading import is_a, items_of, sequence_of
+from traincheck.collect.trace_writer.guard import Fault, attempt
 from traincheck.schema.observations.losses import LabelPositions, Positions
 
 _MOST_NODES = 256
@@ -55,7 +57,7 @@ class LabelGradients:
     fault: gets what failed, and the error.
     """
 
-    def __init__(self, fault: Callable[[Any, BaseException], None]) -> None:
+    def __init__(self, fault: Fault) -> None:
         self.fault = fault
         self._masks: deque[torch.Tensor] = deque(maxlen=_MOST_MASKS)  # where labels are ignored
         self._seen: list[_Seen] = []
@@ -100,20 +102,16 @@ class LabelGradients:
 
     def _hook(self, dim: int | None) -> Callable[[Any], None]:
         def reached(gradient: Any) -> None:
-            try:
-                if not self._is_open or type(gradient) is not torch.Tensor:
-                    return
-                with unseen():
-                    gradient = _detach(gradient)
-                    if gradient.numel() > _LARGEST or not is_countable(gradient):
-                        return
-                    trained = gradient.ne(0)
-                    trained = trained if dim is None else trained.any(dim)
-                    self._seen.append(_Seen(self._root, trained, _sum(gradient)))
-            except Exception as error:  # the backward pass must go on whatever we got wrong
-                self.fault(reached, error)
+            if not self._is_open or type(gradient) is not torch.Tensor:
+                return
+            gradient = _detach(gradient)
+            if gradient.numel() > _LARGEST or not is_countable(gradient):
+                return
+            trained = gradient.ne(0)
+            trained = trained if dim is None else trained.any(dim)
+            self._seen.append(_Seen(self._root, trained, _sum(gradient)))
 
-        return reached
+        return partial(attempt, self.fault, reached)
 
     def end(self) -> LabelPositions | None:
         """The step is over. Waits for devices."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from traincheck.collect.tensors.loss_graph import (
     elements,
     key_of,
 )
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.guard import Fault, attempt
 from traincheck.handlers import give_back
 from traincheck.schema.observations.losses import (
     ConstantTerm,
@@ -114,7 +115,7 @@ class LossLedger:
         open: the root of the last backward pass.
     """
 
-    def __init__(self, fault: Callable[[Any, BaseException], None]) -> None:
+    def __init__(self, fault: Fault) -> None:
         self.fault = fault
         self.functions: dict[Key, tuple[str, str]] = {}
         self.constants: dict[int, tuple[weakref.ref[torch.Tensor], tuple[Constant, ...]]] = {}
@@ -229,20 +230,16 @@ class LossLedger:
 
     def _hook(self, key: Key, term: _Term) -> Callable[[Any], None]:
         def reached(gradient: Any) -> None:
-            try:
-                term.reached = True
-                root = self.open
-                if root is None or key not in root.names or _task is None:
-                    return
-                task = _task()
-                root.task = task if root.task is None else root.task
-                if root.task == task and gradient is not None:
-                    with unseen():
-                        root.weights[key] = _clone(_detach(gradient))
-            except Exception as error:  # the backward pass must go on whatever we got wrong
-                self.fault(reached, error)
+            term.reached = True
+            root = self.open
+            if root is None or key not in root.names or _task is None:
+                return
+            task = _task()
+            root.task = task if root.task is None else root.task
+            if root.task == task and gradient is not None:
+                root.weights[key] = _clone(_detach(gradient))
 
-        return reached
+        return partial(attempt, self.fault, reached)
 
     # -- roots
 

@@ -20,8 +20,9 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.tensors.fingerprint import byte_view
-from traincheck.collect.tensors.reading import is_a, own, unseen
+from traincheck.collect.tensors.reading import is_a, own
 from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.guard import attempt
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.data import WorkerRng
 
@@ -68,32 +69,27 @@ class WorkerRngObserver(Observer):
         def init_fn(worker_id: int) -> None:
             if init is not None:
                 init(worker_id)
-            try:
-                # From torch 2.15, arguments of the loop have other names; this one does not.
-                dataset = get_worker_info().dataset  # type: ignore[union-attr]
-                with unseen():
-                    start = states(dataset)
-                self._write_after_first(dataset, replace(worker, start=start))
-            except Exception as error:  # training must go on whatever we got wrong
-                self._session.fault(self.watched, error)
+            attempt(self._session.fault, self._write_after_first, worker)
 
         given["init_fn"] = hidden(init_fn)
         return bound.args, bound.kwargs
 
-    def _write_after_first(self, dataset: Any, worker: WorkerRng) -> None:
+    def _write_after_first(self, worker: WorkerRng) -> None:
         """Write once the first batch is fetched: generators with changed states were used."""
         fetcher = _utils.fetch._MapDatasetFetcher
         fetch, session = fetcher.fetch, self._session
+        # From torch 2.15, arguments of the loop have other names; this one does not.
+        dataset = get_worker_info().dataset  # type: ignore[union-attr]
+        start = states(dataset)
+
+        def tell() -> None:
+            em = session.local.em or session.emitter()
+            write(em, replace(worker, start=start, after=states(dataset)))
 
         def first(fetching: Any, index: Any) -> Any:
             fetcher.fetch = fetch  # type: ignore[method-assign]
             fetched = fetch(fetching, index)  # type: ignore[no-untyped-call]
-            try:
-                with unseen():
-                    after = states(dataset)
-                write(session.local.em or session.emitter(), replace(worker, after=after))
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(self.watched, error)
+            attempt(session.fault, tell)
             return fetched
 
         fetcher.fetch = hidden(first)  # type: ignore[method-assign]

@@ -37,6 +37,7 @@ from traincheck.collect.tensors.reading import (
     unseen,
 )
 from traincheck.collect.trace_writer.event_file import write_file
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.handlers import give_back
 from traincheck.schema.layout import PROBED
 from traincheck.schema.probes.names import Experiments, Status
@@ -196,18 +197,16 @@ class ProbeEngine:
     ) -> None:
         """An outermost module is called, in any mode: follow its evaluations and its inputs."""
         em = self._session.local.em or self._session.emitter()
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                if _has_parameters(module):
-                    self._samples.called(module, args, kwargs)
-                result = self._evaluations.called(module)
-                if result is not None:
-                    self._tell_evaluation(em, module, result)
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self.observe, error)
-        finally:
-            em.busy = busy
+        guarded(em, self._observe, em, module, args, kwargs)
+
+    def _observe(
+        self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if _has_parameters(module):
+            self._samples.called(module, args, kwargs)
+        result = self._evaluations.called(module)
+        if result is not None:
+            self._tell_evaluation(em, module, result)
 
     def _tell_evaluation(self, em: Emitter, module: torch.nn.Module, result: Result) -> None:
         """Once for each model and status."""

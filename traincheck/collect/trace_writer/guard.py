@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from traincheck.collect.listeners import Listeners
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import Emitter, Writer
 from traincheck.collect.trace_writer.thread_state import ThreadState
+
+Fault: TypeAlias = Callable[[Any, BaseException], None]  # gets what failed, and the error
 
 
 class Threads(Writer, Protocol):
@@ -37,17 +39,20 @@ def guarded(em: Emitter, action: Callable[..., Any], *args: Any) -> Any:
         em.busy = busy
 
 
-def quietly(session: Threads, action: Callable[..., Any], *args: Any) -> Any:
-    """`guarded` in this thread; one without an emitter, such as one of autograd, gets none."""
-    em = session.local.em
-    if em is not None:
-        return guarded(em, action, *args)
+def attempt(fault: Fault, action: Callable[..., Any], *args: Any) -> Any:
+    """`guarded`, but for the mark: for code that calls nothing that is recorded."""
     try:
         with unseen():
             return action(*args)
     except Exception as error:  # training must go on whatever we got wrong
-        session.fault(action, error)
+        fault(action, error)
         return None
+
+
+def quietly(session: Threads, action: Callable[..., Any], *args: Any) -> Any:
+    """`guarded` in this thread; one without an emitter, such as one of autograd, gets none."""
+    em = session.local.em
+    return guarded(em, action, *args) if em is not None else attempt(session.fault, action, *args)
 
 
 def tell(session: Threads, moment: Listeners[Callable[..., Any]], *args: Any) -> None:

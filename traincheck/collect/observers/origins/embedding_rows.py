@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -25,11 +26,10 @@ from traincheck.collect.tensors.reading import (
     modules_in,
     named_modules,
     table_of,
-    unseen,
 )
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.trace_writer.guard import observe
+from traincheck.collect.trace_writer.guard import attempt, observe
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.naming import ByObject
@@ -168,7 +168,7 @@ class EmbeddingRowObserver(Observer):
         lookup = _Lookup(weakref.ref(weight), some, index)
         self._lookups.append(lookup)
         if index is not None and result.requires_grad and ids.numel() <= _MOST_IDS:
-            take = hidden(_gradient_taker(self._session, lookup))
+            take = _gradient_taker(self._session, lookup)
             before_node(result.grad_fn, take, result.output_nr)
 
     def _tell(self, em: Emitter) -> None:
@@ -255,18 +255,14 @@ def _gradient_taker(session: Recorder, lookup: _Lookup) -> Callable[[Any], None]
     """A hook that takes norms of the gradient of the results, and leaves it as it is."""
 
     def take(gradient: Any) -> None:
-        try:
-            with unseen():
-                if gradient is None or lookup.gradient is not None or not is_countable(gradient):
-                    return
-                rows = gradient.detach().reshape(lookup.ids.numel(), -1)
-                sizes = rows.float().square().sum(1)
-                padded = sizes[lookup.ids.to(rows.device) == lookup.padding].sum()
-                lookup.gradient = torch.stack([padded, sizes.sum()])
-        except Exception as error:  # the backward pass must go on whatever we got wrong
-            session.fault(take, error)
+        if gradient is None or lookup.gradient is not None or not is_countable(gradient):
+            return
+        rows = gradient.detach().reshape(lookup.ids.numel(), -1)
+        sizes = rows.float().square().sum(1)
+        padded = sizes[lookup.ids.to(rows.device) == lookup.padding].sum()
+        lookup.gradient = torch.stack([padded, sizes.sum()])
 
-    return take
+    return partial(attempt, session.fault, take)
 
 
 def _share(squares: torch.Tensor | None) -> float | None:
