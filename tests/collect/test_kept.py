@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
-from traincheck.collect.observers import stale_gradients
+from traincheck.collect.observers import outside_updates
 from traincheck.schema.observations.gradients import UnclearedGradients
 
 EVERY = 3
@@ -76,7 +76,7 @@ def zero(_, optimizer):
 def test_what_nobody_has_cleared_is_told(tmp_path, request, monkeypatch, device, needs):
     if device == "far":
         request.getfixturevalue("far")
-        monkeypatch.setattr(stale_gradients, "is_on_device", lambda tensor: True)
+        monkeypatch.setattr(outside_updates, "is_on_device", lambda tensor: True)
     with recording(tmp_path, every=EVERY, needs=needs and selective()) as run:
         train(wide=3000)  # a probe does not read all of such a layer
     assert told(run) == [(step, tuple(ALL), ("opt0",)) for step in (3, 6)]
@@ -97,7 +97,7 @@ def selective():
 def test_what_was_cleared_or_written_to_is_not(tmp_path, request, monkeypatch, hook, place, device):
     if device == "far":
         request.getfixturevalue("far")
-        monkeypatch.setattr(stale_gradients, "is_on_device", lambda tensor: True)
+        monkeypatch.setattr(outside_updates, "is_on_device", lambda tensor: True)
     with recording(tmp_path, every=EVERY) as run:
         train(**{place: hook})
     is_kept = hook is halve and place == "end"  # that is a sum of gradients all the same

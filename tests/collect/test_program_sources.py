@@ -14,7 +14,7 @@ import torch
 
 from tests.collect.recording import Recording, recording
 from traincheck.collect import masking
-from traincheck.collect.observers import program_sources
+from traincheck.collect.observers import process_facts
 from traincheck.schema.layout import SOURCES
 from traincheck.schema.observations.processes import Sources
 
@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "layers_of_mine.py").write_text(MODULE)
-    monkeypatch.setattr(program_sources, "MOST_FILES", 1 << 20)  # tests import many
+    monkeypatch.setattr(process_facts, "MOST_FILES", 1 << 20)  # tests import many
     monkeypatch.syspath_prepend(str(folder))
     importlib.invalidate_caches()
     monkeypatch.setitem(sys.modules, "layers_of_mine", None)
@@ -90,7 +90,7 @@ def test_a_file_that_was_written_after_the_start_is_told(project: Path, tmp_path
 def test_a_file_that_is_too_large_is_counted(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program_sources, "MOST_BYTES", len(MODULE) - 1)
+    monkeypatch.setattr(process_facts, "MOST_BYTES", len(MODULE) - 1)
     with recording(tmp_path / "run", source=True) as run:
         train()
     assert os.path.realpath(project / "layers_of_mine.py") not in told(run)
@@ -100,7 +100,7 @@ def test_a_file_that_is_too_large_is_counted(
 def test_the_space_that_is_left_for_the_program_is_not_used(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program_sources, "reserved", lambda total: total)
+    monkeypatch.setattr(process_facts, "reserved", lambda total: total)
     with recording(tmp_path / "run", source=True) as run:
         train()
     assert not told(run)

@@ -23,14 +23,14 @@ import torch
 from benchmarks.harness import command, run
 from traincheck.collect.launch import run_manifest
 from traincheck.collect.launch.settings import Settings
-from traincheck.collect.observers import program_sources
+from traincheck.collect.observers import process_facts
 from traincheck.collect.session.session import Session
 from traincheck.diff.difference import Difference
 from traincheck.diff.library import diff
 from traincheck.schema.comparison.diff_view import DIFF_NEEDS
 
 CASES = Path(__file__).parent / "cases"
-OWN_FILES = program_sources.own_files
+OWN_FILES = process_facts.own_files
 COLLECT = (sys.executable, "-m", "traincheck", "collect", "--quiet")
 VIEW = ("--view", "diff", "--outputs", "all")
 
@@ -150,7 +150,7 @@ def record_here(script: Path, words: list[str], made: Path, case: Case) -> Path:
         patch.setattr(sys, "argv", command[1:])
         patch.setattr(sys, "path", [str(script.parent), *sys.path])
         # The files of other tests, some of them deleted, are none of this program's.
-        patch.setattr(program_sources, "own_files", lambda: own_files_in(script.parent))
+        patch.setattr(process_facts, "own_files", lambda: own_files_in(script.parent))
         random.seed(0), np.random.seed(0), torch.manual_seed(0)
         made.mkdir()
         run_manifest.write(made, manifest, is_first=True)

@@ -17,7 +17,7 @@ from traincheck.collect.instruments._wrap import (
 )
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.base import Hook
-from traincheck.collect.observers.stale_gradients import StaleGradientObserver
+from traincheck.collect.observers.outside_updates import StaleGradientObserver
 from traincheck.collect.templates import BACKWARD
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.call_site import place, where

@@ -17,8 +17,8 @@ from torch.optim import lr_scheduler
 from traincheck.collect import masking
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.moments.moment import Args, Around, Moment, Named
+from traincheck.collect.observers.averages import LoadedAverageObserver
 from traincheck.collect.observers.import_hook import ImportHook
-from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
 from traincheck.collect.observers.state_dicts import StateDictObserver
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tensors.reading import as_plain, is_a, is_lazy, named_tensors

@@ -14,9 +14,8 @@ import torch
 from torch import is_grad_enabled
 
 from traincheck.collect.instruments.base import Instrument
-from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
 from traincheck.collect.observers.eval_weights import EvalFolding, EvalWeightObserver
-from traincheck.collect.observers.model_inputs import ModelInputObserver
+from traincheck.collect.observers.forwards import AuxiliaryModelObserver, ModelInputObserver
 from traincheck.collect.stats.calls import with_fingerprint
 from traincheck.collect.stats.next_token_labels import ONCE
 from traincheck.collect.templates import EXCEPTION, MODULE_CALL, MODULE_CALL_OF_ONE, WITH_PLACE

@@ -22,8 +22,7 @@ from traincheck.collect.context import diverged, watch_for_boundary
 from traincheck.collect.instruments._wrap import Count, Describe, span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.moments.updates import Update
-from traincheck.collect.observers.external_writes import ExternalWriteObserver
-from traincheck.collect.observers.manual_updates import ManualUpdateObserver
+from traincheck.collect.observers.outside_updates import ExternalWriteObserver, ManualUpdateObserver
 from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter
 from traincheck.collect.templates import OPTIMIZER_STEP, ZERO_GRAD
 from traincheck.collect.tensors.reading import gradient_of, groups_of, is_a, own

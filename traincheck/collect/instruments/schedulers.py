@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 
 from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
-from traincheck.collect.observers.overwritten_rates import OverwrittenRateObserver
+from traincheck.collect.observers.hyperparameters import OverwrittenRateObserver
 from traincheck.collect.tensors.reading import own
 from traincheck.collect.tensors.summarize import dotted, number, summarize, summarize_named
 from traincheck.collect.trace_writer.call_site import where

@@ -1,1 +1,1 @@
-"""Observers: facts about a program besides its calls and variables. One module per observation."""
+"""Observers: facts about a program besides its calls and variables. Related ones share a module."""

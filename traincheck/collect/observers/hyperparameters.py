@@ -2,7 +2,8 @@
 
 Groups are plain dicts, whose writes no function sees. So they are compared at the ends of steps,
 and only dicts that a program may write without effect: those of a state dict until the next update,
-and those that a load replaced while somebody else holds them.
+and those that a load replaced while somebody else holds them. A scheduler, too, may replace a
+written rate before any update uses it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from dataclasses import dataclass
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from torch.optim import Optimizer
+from torch.optim import Optimizer, lr_scheduler
 
 from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.base import Hook, Observer, Patcher
-from traincheck.collect.tensors.reading import groups_of, own
+from traincheck.collect.tensors.reading import groups_of, is_a, own
+from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
-from traincheck.collect.tracking.optimizer_groups import owner_of
+from traincheck.collect.tracking.live_objects import rates_of
+from traincheck.collect.tracking.optimizer_groups import innermost, owner_of
 from traincheck.handlers import give_back
 from traincheck.schema.claims import Schedule
 from traincheck.schema.observations.loads import (
@@ -34,6 +37,7 @@ from traincheck.schema.observations.loads import (
     IneffectiveWrite,
     LoadedHyperparameters,
     LoadedSetting,
+    OverwrittenRates,
 )
 
 if TYPE_CHECKING:
@@ -396,3 +400,54 @@ def _is_default(optimizer: Optimizer, name: str, value: Any) -> bool:
         give_back(error)
         return True
     return known is not None and known.default is not known.empty and known.default == value
+
+
+_MOST = 16  # observations of a run
+# They compute a rate from the base rate and the position. Others multiply the present rate.
+_ABSOLUTE = (
+    lr_scheduler.LambdaLR,
+    lr_scheduler.OneCycleLR,
+    lr_scheduler.CyclicLR,
+    lr_scheduler.CosineAnnealingWarmRestarts,
+)
+
+
+class OverwrittenRateObserver(Observer):
+    """Compares the rates of groups before and after a step of a scheduler."""
+
+    produces: ClassVar = (OverwrittenRates,)
+    hook: ClassVar = Hook.SCHEDULER_STEP
+
+    def __init__(self, session: Recorder) -> None:
+        super().__init__(session)
+        self._written: tuple[int, list[float]] | None = None
+        self._count = 0
+
+    def before_step(self, em: Emitter, args: tuple[Any, ...]) -> None:
+        """A scheduler is about to step: remember rates that it has not set itself."""
+        self._written = None
+        scheduler = args[0]
+        if self._count >= _MOST or not is_a(scheduler, _ABSOLUTE):
+            return
+        optimizer, last = innermost(own(scheduler).get("optimizer")), own(scheduler).get("_last_lr")
+        if optimizer is not None and type(last) is list:
+            now = rates_of(optimizer)
+            if now and now != last and len(now) == len(last):
+                self._written = id(scheduler), now
+
+    def after_step(self, em: Emitter, scheduler: Any) -> None:
+        """It has stepped: record the rates that it replaced, if the last update had others."""
+        written, self._written = self._written, None
+        if written is None or written[0] != id(scheduler):
+            return
+        optimizer = innermost(scheduler.optimizer)
+        live = self._session.live
+        owner = owner_of(live.live_optimizers(), optimizer)
+        used = live.used_rates.get(owner or "")
+        if optimizer is None or owner is None or not used or len(used) != len(written[1]):
+            return
+        now = rates_of(optimizer)
+        if any(w not in (u, n) for w, u, n in zip(written[1], used, now)):
+            self._count += 1
+            found = tuple(written[1]), tuple(used), tuple(now)
+            write(em, OverwrittenRates(owner, dotted(type(scheduler)), *found, where()))

@@ -1,22 +1,27 @@
-"""Auxiliary models in the training of another model: whether their weights change.
+"""Calls of models: numbers of their inputs, and weights of auxiliary models that change.
 
 A teacher, a reference model or an average of weights is called without grad, and no optimizer holds
 its parameters. They are scanned in the first steps and in every 10th. Models in training mode, and
 models whose batch norms use their initial statistics, are distinguished.
+
+Inputs in floating point are observed in training and in evaluation, at the first calls and some
+later ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import orjson
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel
 
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.sampling import UseSchedule
+from traincheck.collect.templates import MARK
 from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.fingerprint import fingerprint, hex128
 from traincheck.collect.tensors.readable import is_countable
@@ -29,6 +34,7 @@ from traincheck.schema.observations.models import (
     AuxiliaryEval,
     AuxiliaryInitialNorms,
     AuxiliaryTraining,
+    ModelInputs,
 )
 
 if TYPE_CHECKING:
@@ -102,3 +108,44 @@ def _is_mean(module: torch.nn.Module) -> bool:
         and is_countable(module.n_averaged)
         and host(module.n_averaged).item() > 1
     )
+
+
+_CALLS = 4  # of an observed step
+_MOST = 2  # tensors of a call
+
+
+class ModelInputObserver(Observer):
+    """Observes the inputs of outermost model calls."""
+
+    produces: ClassVar = (ModelInputs,)
+    hook: ClassVar = Hook.FORWARD
+
+    def __init__(self, session: Recorder) -> None:
+        super().__init__(session)
+        self._uses: dict[tuple[str, bool], UseSchedule] = {}
+
+    def enter(
+        self,
+        em: Emitter,
+        model: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        training: bool,
+    ) -> None:
+        """A forward begins: in training mode with grad, or in evaluation mode without."""
+        if not self.is_wanted:
+            return
+        use = self._uses.setdefault((model, training), UseSchedule(_CALLS))
+        if not use.is_due(self._session.clock.step):
+            return
+        found: list[bytes] = []
+        for name, value in (*enumerate(args), *kwargs.items()):
+            if type(value) is torch.Tensor and len(found) < _MOST:
+                text = self._session.stats.arguments.for_model_input(em, value)
+                if text:
+                    found.append(b"%b:%b" % (orjson.dumps(str(name)), text))
+        if found:
+            head = orjson.dumps({"model": model, "training": training})[:-1]
+            data = b'%b,"inputs":{%b}}' % (head, b",".join(found))
+            em.write_json("mark", MARK % (ModelInputs.text.encode(), data))

@@ -1,4 +1,4 @@
-"""Datasets whose samples change because they are read.
+"""Datasets: random numbers for the order of an epoch, and samples that change as they are read.
 
 A few samples of the first passes over a map-style dataset are compared: the sample with that of an
 earlier pass, and the stored item before and after the fetch. No item is read again that the program
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -18,6 +19,7 @@ from torch.utils import data
 from torch.utils.data import _utils
 
 from traincheck.collect import masking
+from traincheck.collect.moments.calls import Link
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import states
 from traincheck.collect.tensors.fingerprint import byte_view, hash64, is_plain_cpu
@@ -26,10 +28,81 @@ from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded, observe
 from traincheck.collect.trace_writer.marks import write
-from traincheck.schema.observations.data import DatasetReads
+from traincheck.schema.observations.data import DatasetReads, EpochOrder
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
+
+_EPOCHS = 4  # of a sampler
+_SAMPLERS = 64
+_DRAWN = "_traincheck_order"  # attribute of an iterator, until its first batch is fetched
+
+_States = dict[str, str]
+
+
+class EpochOrderObserver(Observer):
+    """Compares generators before and after the first indices of an epoch."""
+
+    produces: ClassVar = (EpochOrder,)
+    hook: ClassVar = Hook.ON_INSTALL
+
+    def __init__(self, session: Recorder) -> None:
+        super().__init__(session)
+        self._epochs: Counter[int] = Counter()
+
+    def install(self, patcher: Patcher) -> None:
+        """Listen to the function that draws the indices of a batch."""
+        self.listen(self._session.moments.draws, self._link())
+        self.listen(self._session.hooks.after_batch, self._tell)
+
+    def _link(self) -> Link:
+        session = self._session
+
+        def draw(original: Callable[..., Any], iterator: Any, args: Any, kwargs: Any) -> Any:
+            if iterator._num_yielded or session.is_worker or not session.recording.on:
+                return original(iterator)
+            em = session.local.em or session.emitter()
+            before = guarded(em, self._before, iterator)
+            drawn = original(iterator)
+            if before is not None:
+                guarded(em, self._after, iterator, before)
+            return drawn
+
+        return hidden(draw)
+
+    def _before(self, iterator: Any) -> _States | None:
+        """States of the generators; None if this is not the first index of one of the first epochs.
+
+        Workers fetch ahead: an iterator draws several batches before it gives the first.
+        """
+        sampler = iterator._index_sampler
+        if _DRAWN in vars(iterator) or len(self._epochs) > _SAMPLERS:
+            return None
+        self._epochs[id(sampler)] += 1
+        return states(sampler) if self._epochs[id(sampler)] <= _EPOCHS else None
+
+    def _after(self, iterator: Any, before: _States) -> None:
+        after = states(iterator._index_sampler)
+        changed = [name for name, state in after.items() if before.get(name, state) != state]
+        drawn = [name.replace("dataset", "sampler", 1) for name in changed]
+        if _is_to_shuffle(iterator._index_sampler):
+            drawn.append("shuffle")
+        setattr(iterator, _DRAWN, tuple(drawn))
+
+    def _tell(self, iterator: Any, batch: Any) -> None:
+        """A batch of training was fetched."""
+        drawn = vars(iterator).pop(_DRAWN, None)
+        known = getattr(iterator, "_traincheck", None)
+        if drawn is not None and known is not None:
+            em = self._session.local.em or self._session.emitter()
+            write(em, EpochOrder(known[0], drawn))
+
+
+def _is_to_shuffle(sampler: Any) -> bool:
+    """Whether a DistributedSampler, or one inside a batch sampler, is to shuffle."""
+    inner = getattr(sampler, "sampler", sampler)
+    return "Distributed" in type(inner).__name__ and getattr(inner, "shuffle", False) is True
+
 
 _PASSES, _FETCHES = 4, 4  # of a dataset that are observed
 _DATASETS = 16
