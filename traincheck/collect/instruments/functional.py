@@ -170,7 +170,7 @@ class Functional(Instrument):
             for name, found in vars(module).items():
                 if (
                     not name.startswith(("_", *_PLUMBING))
-                    and _is_function(found)
+                    and isinstance(found, (types.FunctionType, types.BuiltinFunctionType))
                     and _is_home(found, module)
                 ):
                     yield module, name, f"{module.__name__}.{name}"
@@ -312,10 +312,6 @@ _NO_OPERATORS = frozenset(
      "untyped_storage", "is_floating_point", "is_complex", "is_same_size", "element_size",
      "get_device", "is_signed", "is_neg", "is_conj", "ndimension", "nelement"}
 )  # fmt: skip
-
-
-def _is_function(found: Any) -> bool:
-    return isinstance(found, (types.FunctionType, types.BuiltinFunctionType))
 
 
 def _named_in(function: Any) -> frozenset[str]:

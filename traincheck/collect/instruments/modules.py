@@ -93,12 +93,6 @@ class Modules(Instrument):
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._add, error)
 
-    def _wants(self, api: str, *, is_root: bool) -> bool:
-        needs = self.session.needs
-        if needs is None or needs.asks_for(api):
-            return True
-        return Families.MODULE in needs.calls and is_root
-
     def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session, recording, local = self.session, self.session.recording, self.session.local
         enter = self._enter_compared if session.settings.view else self._enter_root
@@ -373,7 +367,10 @@ class Modules(Instrument):
         known = self._known
         if known != (tracker.modules.maps, is_root):
             known = self._known = (tracker.modules.maps, is_root)
-        wanted = self._wants(api, is_root=is_root)
+        needs = self.session.needs
+        wanted = (
+            needs is None or needs.asks_for(api) or (is_root and Families.MODULE in needs.calls)
+        )
         is_compared = self._compared is not None and self._compared.wants(path, is_root=is_root)
         compared_as = (path or api) if is_compared else None
         is_around = unwrap(module) is not module or _SYNC in own(module) or is_compared

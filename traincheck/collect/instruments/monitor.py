@@ -45,11 +45,6 @@ _ATTENDING = (
 )
 
 
-def _attends(cls: type[torch.nn.Module]) -> bool:
-    """Whether modules of a class are for attention."""
-    return issubclass(cls, _ATTENDING) or _is_for_attention(cls.__name__)
-
-
 @functools.lru_cache(maxsize=256)
 def _is_for_attention(name: str) -> bool:  # not the class: a local one leads to its program
     return bool(_ATTENTION_NAME.search(name))
@@ -269,7 +264,8 @@ class Monitor(Instrument):
     def _note_unseen(self, module: torch.nn.Module, name: str) -> None:
         """Note that attention of a module cannot be measured, if it is one that attends."""
         cls: Any = type(module)
-        if not _attends(cls) or not self._plan.attention(name):
+        attends = issubclass(cls, _ATTENDING) or _is_for_attention(cls.__name__)
+        if not attends or not self._plan.attention(name):
             return
         stack, measure = self._stack, self._measure
         stack.attended += 1  # modules around it are not to blame

@@ -263,7 +263,11 @@ class Optimizers(Instrument):
         if owner is None:
             return
         if owner in self._loose:
-            self._loose[owner] = not _has_gradient(optimizer)
+            self._loose[owner] = not any(
+                gradient_of(p) is not None
+                for group in groups_of(optimizer)
+                for p in group["params"]
+            )
         session.live.used_rates[owner] = rates_of(optimizer)
         session.tracker.note_update(optimizer)
         if session.recording.scans and session.tracker.scans.has_other_gradients():
@@ -273,17 +277,14 @@ class Optimizers(Instrument):
         if not self._groups.are_unchanged(owner, optimizer):
             self._groups.update(em, owner, optimizer)
         if session.hooks.before_optimizer.all:
-            self._await_update(optimizer)
+            # Look right before the update, which a closure may put off
+            if not self._looks_at_updates:
+                self._looks_at_updates = True
+                update = Update(self._is_awaited, self._before_update)
+                self.listen(self.session.moments.updates, update)
+            self._awaited.add(id(optimizer))
         if session.stats.moves.is_due:
             session.tracker.scans.before_update(em, self._trains(owner, optimizer))
-
-    def _await_update(self, optimizer: Optimizer) -> None:
-        """Look right before the update, which a closure may put off."""
-        if not self._looks_at_updates:
-            self._looks_at_updates = True
-            update = Update(self._is_awaited, self._before_update)
-            self.listen(self.session.moments.updates, update)
-        self._awaited.add(id(optimizer))
 
     def _is_awaited(self, optimizer: Optimizer) -> bool:
         """Whether a recorded step begins, not that of a parent class within it."""
@@ -430,12 +431,6 @@ class Optimizers(Instrument):
             owner = self.owner(cleared) or self._owner_inside(cleared)
             names = NO_ROOTS if owner is None else self._trains(owner, cleared)
         tracker.scans.scan_gradients(em, span, names)
-
-
-def _has_gradient(optimizer: Optimizer) -> bool:
-    return any(
-        gradient_of(p) is not None for group in groups_of(optimizer) for p in group["params"]
-    )
 
 
 def _set_to_none(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:

@@ -137,7 +137,12 @@ class Measure:
                 give_back(error)
                 self._fault(self._hook, error)
 
-        _on_gradient(tensor, take)
+        # Like ``tensor.register_hook``, without taking a number of the program's handles.
+        hooks: Any = tensor._backward_hooks
+        if hooks is None:
+            hooks = tensor._backward_hooks = OrderedDict()
+            tensor.grad_fn._register_hook_dict(tensor)
+        hooks[take] = take
 
     # -- variables
 
@@ -245,15 +250,6 @@ class Measure:
         for key, value in state.items():
             if is_a(value, torch.Tensor) and as_plain(value).dim():  # not the counter of steps
                 self.training.add(f"optimizer_state/{name}.{key}", value, columns)
-
-
-def _on_gradient(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
-    """Like ``tensor.register_hook``, without taking a number of the program's handles."""
-    hooks: Any = tensor._backward_hooks
-    if hooks is None:
-        hooks = tensor._backward_hooks = OrderedDict()
-        tensor.grad_fn._register_hook_dict(tensor)  # type: ignore[union-attr]
-    hooks[hook] = hook
 
 
 def _adder(

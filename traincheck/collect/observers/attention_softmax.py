@@ -122,22 +122,16 @@ def _before(name: str, here: Input, sizes: Sizes, dim: int) -> int | None:
     """The position of a dim of a result in its input, which has these sizes."""
     assert here.sizes is not None
     if name in _VIEWS:
-        return _same_place(here.sizes, sizes, dim)
+        # The dim with as many elements before it, if it is as large
+        ahead, size = prod(here.sizes[:dim]), here.sizes[dim]
+        places = (n for n, each in enumerate(sizes) if each == size and prod(sizes[:n]) == ahead)
+        return next(places, None)
     if name in _PERMUTATIONS:
         return _MOVES[name](here.node, len(sizes), dim)
     if name == "Expand":
         moved = dim - len(here.sizes) + len(sizes)
         return moved if moved >= 0 and sizes[moved] == here.sizes[dim] else None
     return dim if name in _ELEMENTWISE and sizes == here.sizes else None
-
-
-def _same_place(after: Sizes, before: Sizes, dim: int) -> int | None:
-    """The dim with as many elements before it, if it is as large."""
-    ahead = prod(after[:dim])
-    for place, size in enumerate(before):
-        if prod(before[:place]) == ahead and size == after[dim]:
-            return place
-    return None
 
 
 def _transposed(node: Any, count: int, dim: int) -> int:

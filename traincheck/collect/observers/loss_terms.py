@@ -276,7 +276,10 @@ class LossTermObserver(Observer):
 
     def remove(self) -> None:
         """Stop observing."""
-        self._disarm()
+        self._turn.clear()
+        self._thread = None
+        self._methods.remove()
+        self._ledger.end(None)
 
     # -- in the step
 
@@ -356,7 +359,10 @@ class LossTermObserver(Observer):
         if step is None or self._session.is_worker:
             return
         if self._session.sampling.foresees(step + 1) and self._use.is_due(step):
-            self._arm()
+            if self._turn.pop(_FREE, None) is not None:
+                self._methods.install()
+                self._thread = get_ident()
+                self._turn[_ARMED] = True
         else:
             self._labels.clear()
 
@@ -377,15 +383,3 @@ class LossTermObserver(Observer):
         finally:
             self._ledger.end(self._session.clock.step)
             self._turn[_FREE] = True
-
-    def _arm(self) -> None:
-        if self._turn.pop(_FREE, None) is not None:
-            self._methods.install()
-            self._thread = get_ident()
-            self._turn[_ARMED] = True
-
-    def _disarm(self) -> None:
-        self._turn.clear()
-        self._thread = None
-        self._methods.remove()
-        self._ledger.end(None)

@@ -133,16 +133,12 @@ def _facts(threads: int) -> ProcessFacts:
         threads=threads,
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         machine=platform.machine(),
-        processors=_processors(),
+        processors=len(sched_getaffinity(0)),
         hash_seed=environment.get("PYTHONHASHSEED"),
         versions=_versions(),
         commit=_commit(),
         environment=environment,
     )
-
-
-def _processors() -> int:
-    return len(sched_getaffinity(0))
 
 
 def _versions() -> dict[str, str]:
@@ -250,13 +246,10 @@ def own_files() -> Iterator[str]:
         if type(given) is not str or not given.endswith(_SUFFIX):
             continue
         path = os.path.realpath(given)
-        if path not in seen and _is_own(path):
+        is_installed = path.startswith(_LIBRARIES) or any(part in path for part in _INSTALLED)
+        if path not in seen and not is_installed:
             seen.add(path)
             yield path
-
-
-def _is_own(path: str) -> bool:
-    return not path.startswith(_LIBRARIES) and not any(part in path for part in _INSTALLED)
 
 
 def _script() -> str:

@@ -172,7 +172,10 @@ def _origin(step: StepProfile, entry: Entry, *, skipped_update: bool) -> dict[st
     path = _path_of(step, entry.call) if entry.call else ""
     if entry.kind in (GIVEN, GRADIENT, OPTIMIZER):
         path = entry.name.rpartition(".")[0]
-    user = _first_use(step, entry)
+    # The operation that was given this tensor first.
+    entries = step.finite.entries
+    number = next(n for n, other in enumerate(entries) if other is entry)
+    user = next((other for other in entries if number in other.sources), None)
     return {
         "phase": entry.kind,
         "module": path,
@@ -181,10 +184,3 @@ def _origin(step: StepProfile, entry: Entry, *, skipped_update: bool) -> dict[st
         "where": entry.where or (user.where if user is not None else None),
         "skipped": skipped_update,
     }
-
-
-def _first_use(step: StepProfile, entry: Entry) -> Entry | None:
-    """The operation that was given this tensor first."""
-    entries = step.finite.entries
-    number = next(n for n, other in enumerate(entries) if other is entry)
-    return next((other for other in entries if number in other.sources), None)

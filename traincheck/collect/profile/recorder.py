@@ -131,7 +131,13 @@ class ProfileRecorder(Listener):
             self._updating = []
             self._step = StepProfile(self._layers, self._clock, self._session.fault)
             if not self._is_installed:
-                self._install()
+                self._is_installed = True
+                moments = self._session.moments
+                self.listen(moments.modules, self._call)
+                self.listen(moments.engine, self._run_backward)
+                self.listen(moments.fetches, self._fetch)
+                update = Update(begins=self._before_update, after=self._after_update)
+                self.listen(moments.updates, update)
             self._see_operations()
 
     def _write(self, em: Emitter, *, complete: bool) -> None:
@@ -156,15 +162,7 @@ class ProfileRecorder(Listener):
         except OSError as error:  # the launcher waits for the end of the program then
             give_back(error)
 
-    # -- replacements
-
-    def _install(self) -> None:
-        moments = self._session.moments
-        self.listen(moments.modules, self._call)
-        self.listen(moments.engine, self._run_backward)
-        self.listen(moments.fetches, self._fetch)
-        self.listen(moments.updates, Update(begins=self._before_update, after=self._after_update))
-        self._is_installed = True
+    # -- what listens
 
     def _restore(self) -> None:
         self._forget_operations()
@@ -196,7 +194,9 @@ class ProfileRecorder(Listener):
             return original(module, *args, **kwargs)
         try:
             frame = step.enter(module, args, kwargs)
-            hides = self._must_hide(module)
+            # A mode may change the path of computation that torch chooses in evaluation
+            is_fast = isinstance(module, _FAST_PATHS) or not torch.is_grad_enabled()
+            hides = self._mode is not None and not is_training(module) and is_fast
         except Exception as error:  # training must go on whatever we got wrong
             give_back(error)
             self._give_up(error)
@@ -228,12 +228,6 @@ class ProfileRecorder(Listener):
         """A part of the step is missing now: no profile is better than a wrong one."""
         self.stop()
         self._session.fault(self._give_up, error)
-
-    def _must_hide(self, module: torch.nn.Module) -> bool:
-        """Whether a mode would change the path of computation that torch chooses in it."""
-        if self._mode is None or is_training(module):
-            return False
-        return isinstance(module, _FAST_PATHS) or not torch.is_grad_enabled()
 
     def _hidden(
         self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any

@@ -103,7 +103,14 @@ class Faults:
         self._counts[name] += 1
         logger.debug("recording failed in %s", name, exc_info=error)
         self._record_gap()
-        instrument = self._instrument_of(source)
+        owner = getattr(source, "__self__", None) or getattr(source, "owner", None)
+        if isinstance(owner, Instrument):
+            instrument = owner
+        else:
+            module = getattr(source, "__module__", None)
+            known = [one for one in self._session.installed if type(one).__module__ == module]
+            named = [one for one in known if name.startswith(f"{type(one).__name__}.")]
+            instrument = next(iter(named or known), None)
         if self._counts[name] == MAX_FAULTS and instrument is not None:
             instrument.remove()
             self._session.instruments[instrument.name] = f"off: {_reason(error)}"
@@ -116,14 +123,6 @@ class Faults:
             self._reasons[name] = f"{_reason(error)} at {at}" if at else _reason(error)
             self._mark(Marks.FAULT, {"in": name, "reason": _reason(error), "at": at})
             self.leave_note()
-
-    def _instrument_of(self, source: Any) -> Instrument | None:
-        owner = getattr(source, "__self__", None) or getattr(source, "owner", None)
-        if isinstance(owner, Instrument):
-            return owner
-        module = getattr(source, "__module__", None)
-        known: list[Instrument] = self._session.installed
-        return next((found for found in known if type(found).__module__ == module), None)
 
     def _record_gap(self) -> None:
         """An absence from this step proves nothing."""

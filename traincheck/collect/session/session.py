@@ -178,7 +178,11 @@ class Session:
                 self.faults.leave_note()
                 if em is not None and self.stats.arguments.compares_ranks and not self.is_worker:
                     self.ending.record(em)
-                self._note_unused_packages()
+                # Most likely a package that was named wrongly.
+                unused = [name for name in self.settings.packages if name not in sys.modules]
+                if unused:
+                    name = f"{self.settings.directory}/{unused_file_name(getpid())}"
+                    write_file(name, "\n".join(unused).encode())
                 self.flush(is_last=True)
                 self.recording.on, self.recording.idle = False, True
         except Exception as error:  # at exit nothing may go wrong any more
@@ -197,13 +201,6 @@ class Session:
             self.flush(is_last=True)
         except Exception as error:  # training must go on whatever we got wrong
             self.fault(self.prepare_for_exec, error)
-
-    def _note_unused_packages(self) -> None:
-        """Most likely a package that was named wrongly."""
-        unused = [name for name in self.settings.packages if name not in sys.modules]
-        if unused:
-            name = f"{self.settings.directory}/{unused_file_name(getpid())}"
-            write_file(name, "\n".join(unused).encode())
 
     def flush(self, *, is_last: bool = False) -> None:
         """Write the records that are held. is_last: the process may end or be replaced now."""

@@ -177,7 +177,13 @@ class StepBoundary:
             if detector.pending:
                 detector.resolve(em)
             if self._session.recording.on:
-                self._write_whole(em)
+                self.look_at_end(em)
+                # A follower that has read the end of a step has the whole step, of all threads
+                for other in self._emitters:
+                    if other is not em:
+                        other.flush(is_own=False)
+                self.write_step(em, complete=True)
+                em.flush()
             else:
                 self._write_skipped(em)
 
@@ -185,15 +191,6 @@ class StepBoundary:
         """Record what hooks observe at the end of a recorded step."""
         with self._own_stage():
             tell(self._session, self._session.hooks.at_step_end, em)
-
-    def _write_whole(self, em: Emitter) -> None:
-        self.look_at_end(em)
-        # A follower that has read the end of a step has the whole step, of all threads
-        for other in self._emitters:
-            if other is not em:
-                other.flush(is_own=False)
-        self.write_step(em, complete=True)
-        em.flush()
 
     def _after_step(self) -> None:
         for action in self._session.hooks.after_step.all:

@@ -232,16 +232,14 @@ def _states_at(path: str, value: Any) -> Iterator[tuple[str, bytes]]:
             return
         if value.numel() == _TORCH_BYTES:
             yield "torch", torch_bytes(value)
-        elif value.numel() == _PHILOX_BYTES and _names_generator(path):
+        elif value.numel() == _PHILOX_BYTES and any(
+            word in path.lower() for word in ("rng", "random", KIND)
+        ):
             yield KIND, torch_bytes(value)
     elif type(value) in (list, tuple):
         state = twister_bytes(value)
         if state is not None:
             yield state
-
-
-def _names_generator(path: str) -> bool:
-    return any(word in path.lower() for word in ("rng", "random", KIND))
 
 
 def _kinds_of_program(frame: FrameType | None) -> Set[str]:
