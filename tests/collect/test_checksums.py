@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.checksum_reference import reference
 from tests.collect.recording import Recording, recording
-from traincheck.collect.instruments.checksums import Checksums
+from traincheck.collect.instruments.comparison import Checksums
 from traincheck.collect.tensors import sums
 from traincheck.collect.tensors.checksum_numbers import numbers_of
 from traincheck.collect.tensors.checksum_snapshot import ChecksumSnapshot

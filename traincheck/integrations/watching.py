@@ -349,7 +349,7 @@ class _Running(Listener):
 
     def settle(self) -> None:
         """End the step if its iteration is complete, and so check it."""
-        from traincheck.collect.session.settle import settle
+        from traincheck.collect.session.attach import settle
 
         settle(self.session)
 

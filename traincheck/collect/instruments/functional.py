@@ -1,5 +1,6 @@
 """``torch.nn.functional``, ``torch.nn.init``, some tensor functions; all operators at level deep.
 
+Of views, those in place of a transpose are recorded. All others, thousands per step, are not.
 Module calls are in modules.py.
 """
 
@@ -10,6 +11,8 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
+from time import monotonic_ns
 from typing import Any
 
 import orjson
@@ -22,14 +25,17 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.stats.activations import FUNCTIONS, Activation
 from traincheck.collect.stats.tensor_stats import FED, MASKED, SCORED, TensorStats
 from traincheck.collect.templates import RESULT_IN_MODULE, WITH_IDENTITY
-from traincheck.collect.tensors.reading import is_training
-from traincheck.collect.tensors.summarize import encode
-from traincheck.collect.trace_writer.call_site import place
-from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.tensors.reading import has_mode, is_training, unseen
+from traincheck.collect.tensors.summarize import dumps, encode, summarize
+from traincheck.collect.trace_writer.call_site import place, where
+from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
+from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
 from traincheck.schema.claims import without_sampling
-from traincheck.schema.torch_api import MODAL, MULTI_HEAD, losses
+from traincheck.schema.shapes import is_for_exchange
+from traincheck.schema.torch_api import MODAL, MULTI_HEAD, RESHAPES, losses
 
 # Argument names of the C functions that have no Python signature.
 _C_SIGNATURES = {
@@ -346,3 +352,72 @@ def signature(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...],
         p.name: p.default for p in parameters if isinstance(p.default, (bool, int, float, str))
     }
     return names, defaults
+
+
+_MOST_KNOWN = 4096  # variable shapes must not grow the training process
+
+
+class Reshapes(Instrument):
+    """``view`` and ``reshape``. Not needed at level deep, which records all operators."""
+
+    name = "reshapes"
+    is_seen_by_transforms = True
+
+    def is_wanted(self) -> bool:
+        needs = self.session.needs
+        is_asked = needs is None or not RESHAPES.isdisjoint(needs.calls)
+        return is_asked and not self.session.settings.is_deep
+
+    def install(self) -> None:
+        for api in sorted(RESHAPES):
+            holder = torch.Tensor if api.startswith("torch.Tensor.") else torch
+            name = api.rpartition(".")[2]
+            self.replace(holder, name, partial(self._wrap, api), idles=True)
+
+    def _wrap(self, api: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        session = self.session
+        recording, local = session.recording, session.local
+        known: dict[tuple[torch.Size, torch.Size], bool] = {}
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if is_traced() or not recording.on or state._is_compiling_flag:
+                return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            em = local.em or session.emitter()
+            # Views by torch itself are not the user's
+            if em.busy or em.inner is not None or not args:
+                return result
+            given = args[0]
+            if type(given) is not torch.Tensor or type(result) is not torch.Tensor:
+                return result
+            try:
+                if recording.modes and has_mode():  # which would see the shapes being read
+                    with unseen():
+                        shapes = given.shape, result.shape
+                else:
+                    shapes = given.shape, result.shape
+                is_told = known.get(shapes)
+                if is_told is None:
+                    if len(known) >= _MOST_KNOWN:
+                        known.clear()
+                    is_told = known[shapes] = is_for_exchange(*shapes)
+                if is_told:
+                    guarded(em, self._record, em, api, given, result)
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(self._wrap, error)
+            return result
+
+        return hidden(wrapper)
+
+    def _record(self, em: Emitter, api: str, given: torch.Tensor, result: torch.Tensor) -> None:
+        span = em.next_span
+        em.next_span = span + 1
+        fields = {
+            "api": api,
+            "args": {"0": summarize(given)},
+            "result": summarize(result),
+            "where": where(),
+        }
+        if em.module is not None:
+            fields["module"] = self.session.tracker.modules.child(em.module, None)
+        em.call(span, em.top, monotonic_ns(), dumps(fields)[1:-1] + context())

@@ -1,4 +1,7 @@
-"""Module calls, construction, and scans of buffers after a root forward."""
+"""Module calls, construction, modes, and scans of buffers after a root forward.
+
+Of ``train()`` and ``eval()``, the outermost call is recorded, not the recursion into children.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from typing import Any, TypeAlias
 import orjson
 import torch
 from torch import is_grad_enabled
+from torch.compiler import is_compiling
 
+from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.eval_weights import EvalFolding, EvalWeightObserver
 from traincheck.collect.observers.forwards import AuxiliaryModelObserver, ModelInputObserver
@@ -21,7 +26,7 @@ from traincheck.collect.stats.next_token_labels import ONCE
 from traincheck.collect.templates import EXCEPTION, MODULE_CALL, MODULE_CALL_OF_ONE, WITH_PLACE
 from traincheck.collect.tensors.reading import has_plain_mode, is_training, own, unseen
 from traincheck.collect.tensors.summarize import dotted, encode, encode_named, escaped
-from traincheck.collect.trace_writer.call_site import place
+from traincheck.collect.trace_writer.call_site import place, where
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
 from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.trace_writer.recording_state import is_traced, state
@@ -404,3 +409,43 @@ def _alike(values: tuple[Any, ...]) -> Iterator[int]:
         if type(value) is torch.Tensor and value.dtype is torch.int64 and value.is_cpu:
             alike.setdefault(value.shape, []).append(index)
     return itertools.chain.from_iterable(found for found in alike.values() if len(found) > 1)
+
+
+class Modes(Instrument):
+    """``eval()`` calls ``train(False)``: both are recorded as ``eval``."""
+
+    name = "modes"
+
+    def install(self) -> None:
+        self._depth = [0]
+        self.replace(torch.nn.Module, "train", lambda f: self._wrap(f, Families.TRAIN))
+        self.replace(torch.nn.Module, "eval", lambda f: self._wrap(f, Families.EVAL))
+
+    def _wrap(self, original: Callable[..., Any], family: str) -> Callable[..., Any]:
+        depth = self._depth
+
+        def describe(
+            em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> dict[str, Any]:
+            mode = (
+                bool(kwargs.get("mode", args[1] if len(args) > 1 else True))
+                and family == Families.TRAIN
+            )
+            return {
+                "api": Families.TRAIN if mode else Families.EVAL,
+                "module": self.session.tracker.modules.find(args[0])[0],
+                "where": where(),
+            }
+
+        recorded = span_wrapper(original, self.session, describe)
+
+        def switch(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or depth[0]:
+                return original(module, *args, **kwargs)
+            depth[0] += 1
+            try:
+                return recorded(module, *args, **kwargs)
+            finally:
+                depth[0] -= 1
+
+        return hidden(switch)

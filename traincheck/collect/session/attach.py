@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 from torch.optim import Optimizer
 
+from traincheck.collect.context import watch_for_boundary
 from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.collect.session.session import Session
 from traincheck.collect.tensors.reading import (
@@ -119,3 +120,17 @@ def optimizers_of(models: Iterable[torch.nn.Module]) -> list[Optimizer]:
         ):
             found.add(optimizer)
     return found.optimizers
+
+
+def settle(session: Session) -> None:
+    """End the current step if its iteration is complete; otherwise do nothing.
+
+    Everything until the next iteration, such as an evaluation, then belongs to the next step. Steps
+    that are not recorded are not ended: they show nothing.
+    """
+    if not session.recording.on:
+        return
+    session.steps.catch_up()
+    if session.steps.is_between:
+        session.steps.end()
+        watch_for_boundary(session)
