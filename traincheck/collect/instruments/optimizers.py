@@ -33,7 +33,7 @@ from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.idle_models import NO_ROOTS
-from traincheck.collect.tracking.live_objects import rates_of
+from traincheck.collect.tracking.live_objects import parameters_of, rates_of
 from traincheck.collect.tracking.optimizer_groups import OptimizerGroups, owner_of
 from traincheck.schema.observations.gradients import ReplacedGradients
 from traincheck.schema.torch_api import Families
@@ -111,7 +111,7 @@ class Optimizers(Instrument):
         session.steps.created(owner)
         session.live.optimizers[owner] = weakref.ref(optimizer, lambda _: dead.append((owner, key)))
         self._ids[key] = owner
-        session.tracker.name_parameters(em, [p for g in groups_of(optimizer) for p in g["params"]])
+        session.tracker.name_parameters(em, list(parameters_of(optimizer)))
         self._groups.write(em, owner, optimizer, "created", outside(frame))
 
     def _let_go(self, em: Emitter) -> None:
@@ -263,11 +263,7 @@ class Optimizers(Instrument):
         if owner is None:
             return
         if owner in self._loose:
-            self._loose[owner] = not any(
-                gradient_of(p) is not None
-                for group in groups_of(optimizer)
-                for p in group["params"]
-            )
+            self._loose[owner] = all(gradient_of(p) is None for p in parameters_of(optimizer))
         session.live.used_rates[owner] = rates_of(optimizer)
         session.tracker.note_update(optimizer)
         if session.recording.scans and session.tracker.scans.has_other_gradients():

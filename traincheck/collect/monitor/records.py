@@ -131,11 +131,9 @@ class Plan:
             return None
         wanted = [r.columns for r in self._matching(subject, name) if not r.per]
         if subject == "parameter":  # the ratio of an update is to its parameter
-            wanted += [frozenset({"squares"}) for _ in self._ratios(name)]
+            asked = self._matching("update", name)
+            wanted += [frozenset({"squares"}) for r in asked if "ratio" in r.statistics]
         return frozenset[str]().union(*wanted) if wanted else None
-
-    def _ratios(self, name: str) -> list[MetricRequest]:
-        return [r for r in self._matching("update", name) if "ratio" in r.statistics]
 
     def _matching(self, subject: str, name: str) -> list[MetricRequest]:
         return [request for match, request in self._requests.get(subject, ()) if match(name)]

@@ -19,7 +19,6 @@ from traincheck.collect.observers.origins.embedding_rows import sample
 from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.tensors.reading import (
-    groups_of,
     is_lazy,
     modules_in,
     named_tensors,
@@ -120,7 +119,7 @@ class LoadedAverageObserver(Observer):
         mine: _Tensors = {} if module is None else dict(named_tensors(module))
         if module is None or list(mine) != list(entry.digests) or _counts(module):
             return []
-        held = self._held()
+        held = self._session.live.optimized_ids()
         if any(id(p) in held or not is_at_hand(p) for p in mine.values()):
             return []
         trained = dict(self._session.tracker.live_parameters())
@@ -132,10 +131,6 @@ class LoadedAverageObserver(Observer):
             if other in trained and _is_like(mine[name], trained[other])
         ]
         return found if len(found) == len(mine) else []
-
-    def _held(self) -> set[int]:
-        optimizers = [optimizer for _, optimizer in self._session.live.live_optimizers()]
-        return {id(p) for o in optimizers for group in groups_of(o) for p in group["params"]}
 
 
 def _pairs(mine: _Tensors, trained: _Tensors, held: set[int]) -> dict[str, str]:

@@ -85,7 +85,9 @@ class EpochOrderObserver(Observer):
         after = states(iterator._index_sampler)
         changed = [name for name, state in after.items() if before.get(name, state) != state]
         drawn = [name.replace("dataset", "sampler", 1) for name in changed]
-        if _is_to_shuffle(iterator._index_sampler):
+        sampler = iterator._index_sampler
+        inner = getattr(sampler, "sampler", sampler)  # of a batch sampler
+        if "Distributed" in type(inner).__name__ and getattr(inner, "shuffle", False) is True:
             drawn.append("shuffle")
         setattr(iterator, _DRAWN, tuple(drawn))
 
@@ -96,12 +98,6 @@ class EpochOrderObserver(Observer):
         if drawn is not None and known is not None:
             em = self._session.local.em or self._session.emitter()
             write(em, EpochOrder(known[0], drawn))
-
-
-def _is_to_shuffle(sampler: Any) -> bool:
-    """Whether a DistributedSampler, or one inside a batch sampler, is to shuffle."""
-    inner = getattr(sampler, "sampler", sampler)
-    return "Distributed" in type(inner).__name__ and getattr(inner, "shuffle", False) is True
 
 
 _PASSES, _FETCHES = 4, 4  # of a dataset that are observed

@@ -158,13 +158,10 @@ class EvalFolding:
             self._step, self._is_marked = step, False
             self._times.clear()
         times = self._times[root.name] = self._times.get(root.name, 0) + 1
-        if times <= COMPLETE_FORWARDS or times % EVERY_NTH == 0 or _is_distributed():
+        has_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if times <= COMPLETE_FORWARDS or times % EVERY_NTH == 0 or has_ranks:
             return False
         if not self._is_marked:  # from here on, calls that invariants miss may have happened
             self._is_marked = True
             em.event("mark", {"text": Marks.FOLDED})
         return True
-
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -10,7 +10,7 @@ later ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -67,7 +67,12 @@ class AuxiliaryModelObserver(Observer):
         if training:
             write(em, AuxiliaryTraining(path, cls, weights))
             return
-        norms = list(islice(_norms(module), _MOST_NORMS))
+        using = (  # batch norms that use statistics
+            norm
+            for norm in modules_in(module)
+            if isinstance(norm, _BatchNorm) and not is_training(norm) and norm.track_running_stats
+        )
+        norms = list(islice(using, _MOST_NORMS))
         is_blank = bool(norms) and all(map(has_initial_statistics, norms))
         statistics = "copied" if norms and _is_mean(module) else None
         kind = AuxiliaryInitialNorms if is_blank else AuxiliaryEval
@@ -89,13 +94,6 @@ class AuxiliaryModelObserver(Observer):
         samples = small[:: -(-len(small) // _SAMPLES)] if small else []
         state = " ".join([str(writes), *(str(fingerprint(p)) for p in samples)])
         return hex128(state.encode())
-
-
-def _norms(module: torch.nn.Module) -> Iterator[_BatchNorm]:
-    """Batch norms of a model that use statistics."""
-    for norm in modules_in(module):
-        if isinstance(norm, _BatchNorm) and not is_training(norm) and norm.track_running_stats:
-            yield norm
 
 
 def _is_mean(module: torch.nn.Module) -> bool:

@@ -211,7 +211,9 @@ class LossLedger:
         known = self._terms.get(key)
         if known is not None:
             return known
-        return self._hooked(key, term.node, term.output, _named(*self._function(term)))
+        name, where = self._function(term)
+        shown = f"{name} ({short(where)})" if where else name
+        return self._hooked(key, term.node, term.output, shown)
 
     def _function(self, term: Input) -> tuple[str, str]:
         """Name and line of the loss function that a term is the result of; else its node's name."""
@@ -320,10 +322,6 @@ class LossLedger:
 
 def _has_graph(value: Any) -> bool:
     return type(value) is torch.Tensor and value.grad_fn is not None and value.dim() == 0
-
-
-def _named(name: str, where: str) -> str:
-    return f"{name} ({short(where)})" if where else name
 
 
 def _scaled(weight: float | None, name: str, factor: Any) -> float | None:

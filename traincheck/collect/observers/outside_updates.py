@@ -15,12 +15,12 @@ import torch
 
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.tensors.fingerprint import fingerprint, holds_zeros, is_at_hand
-from traincheck.collect.tensors.reading import groups_of
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.change_detector import is_on_device
 from traincheck.collect.tracking.idle_models import NO_ROOTS
+from traincheck.collect.tracking.live_objects import parameters_of
 from traincheck.collect.tracking.tracked_model import TrackedModel, this_thread
 from traincheck.schema.observations.gradients import ExternalWrites, UnclearedGradients
 
@@ -80,8 +80,7 @@ class ExternalWriteObserver(Observer):
         holders = Counter(
             id(parameter)
             for _, other in session.live.live_optimizers()
-            for group in groups_of(other)
-            for parameter in group["params"]
+            for parameter in parameters_of(other)
         )
         found: dict[str, str | None] = {}
         left = _LARGEST

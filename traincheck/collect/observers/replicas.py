@@ -7,6 +7,7 @@ when the trace is read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -76,13 +77,17 @@ class ReplicaObserver(Observer):
         layouts: dict[Layout, int] = {}
         placed: dict[str, int] = {}
         alone, others = [], 0
-        reducing = _reducing(groups)
+        reducing: dict[int, int] = {}  # id -> the most ranks over which its gradient is reduced
+        for group, reduced in groups:
+            for parameter in reduced:
+                reducing[id(parameter)] = max(reducing.get(id(parameter), 0), len(group.ranks))
         for name, parameter in parameters:
             layout = None if local_of(parameter) is None else layout_of(parameter)
             if layout is not None:
                 placed[name] = layouts.setdefault(layout, len(layouts))
             if parameter.requires_grad:
-                known = reducing.get(id(parameter), 0) or _ranks_of(layout)
+                # The ranks on which parts of a distributed tensor are
+                known = reducing.get(id(parameter)) or (0 if layout is None else prod(layout.sizes))
                 alone += [name] if known == 1 else []
                 others += known != 1
         found = ParameterPlacement(
@@ -108,7 +113,8 @@ class ReplicaObserver(Observer):
         """The wrappers that reduce gradients, and the parameters of each."""
         tracker = self._session.tracker
         for module in list(tracker.modules.created):
-            kind = _kind(module)
+            names = (cls.__name__ for cls in type(module).__mro__)
+            kind = next((name for name in names if name in _WRAPPERS), "")
             ranks = _reduced_over(module, kind) if kind else ()
             parameters: list[torch.Tensor] = list(tensors_in(module)) if ranks else []
             name = next(filter(None, map(tracker.name_of, parameters)), None)
@@ -148,10 +154,6 @@ class ReplicaObserver(Observer):
         return self._sketcher.numbers(part.view(-1)[:_ELEMENTS])
 
 
-def _kind(module: torch.nn.Module) -> str:
-    return next((c.__name__ for c in type(module).__mro__ if c.__name__ in _WRAPPERS), "")
-
-
 def _reduced_over(module: Any, kind: str) -> tuple[int, ...]:
     """The ranks over which a wrapper reduces gradients; empty if it has no group here."""
     groups = [getattr(module, "process_group", None)]
@@ -160,20 +162,3 @@ def _reduced_over(module: Any, kind: str) -> tuple[int, ...]:
         groups.append(getattr(module, "_inter_node_pg", None))
     ranks = [dist.get_process_group_ranks(group) for group in groups if group is not None]
     return tuple(sorted({rank for some in ranks for rank in some}))
-
-
-def _reducing(groups: Sequence[tuple[ReductionGroup, list[torch.Tensor]]]) -> dict[int, int]:
-    """Id of a parameter -> the most ranks over which its gradient is reduced."""
-    most: dict[int, int] = {}
-    for group, parameters in groups:
-        for parameter in parameters:
-            most[id(parameter)] = max(most.get(id(parameter), 0), len(group.ranks))
-    return most
-
-
-def _ranks_of(layout: Layout | None) -> int:
-    """The ranks on which parts of a distributed tensor are; 0 for a plain one."""
-    size = 0 if layout is None else 1
-    for length in () if layout is None else layout.sizes:
-        size *= length
-    return size

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import _utils, dataloader, get_worker_info
 
 from traincheck.collect.observers.base import Hook, Observer
-from traincheck.collect.tensors.fingerprint import byte_view
+from traincheck.collect.tensors.generator_states import torch_bytes
 from traincheck.collect.tensors.reading import is_a, own
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.collect.trace_writer.guard import attempt
@@ -99,7 +99,7 @@ def states(dataset: Any) -> States:
     """Digests of the global generators and of those that ``dataset`` owns, by name."""
     found = {
         "python": _digest(random.getstate()),
-        "torch": _digest(_bytes(torch.default_generator)),
+        "torch": _digest(torch_bytes(torch.default_generator.get_state())),
     }
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -115,7 +115,9 @@ def generators(dataset: Any) -> Iterator[tuple[str, Any]]:
     """Objects below ``dataset`` that look like generators. Runs no code of the user's."""
     waiting: list[tuple[str, Any, int]] = [("dataset", dataset, 0)]
     seen: set[int] = set()
-    kinds = _kinds()
+    kinds: tuple[type, ...] = (random.Random, torch.Generator)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        kinds += numpy.random.Generator, numpy.random.RandomState
     while waiting and len(seen) < _MAX_OBJECTS:
         path, value, depth = waiting.pop(0)
         if id(value) in seen:
@@ -150,26 +152,14 @@ def _parts(value: Any, kinds: tuple[type, ...]) -> list[tuple[str, Any]]:
     return held + of_class
 
 
-def _kinds() -> tuple[type, ...]:
-    """Classes of generators, of the libraries that are loaded."""
-    kinds: tuple[type, ...] = (random.Random, torch.Generator)
-    numpy = sys.modules.get("numpy")
-    return kinds if numpy is None else (*kinds, numpy.random.Generator, numpy.random.RandomState)
-
-
 def _state(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
-        return _bytes(generator) if generator.device.type == "cpu" else None
+        return torch_bytes(generator.get_state()) if generator.device.type == "cpu" else None
     if isinstance(generator, random.Random):
         return generator.getstate()
     if hasattr(generator, "bit_generator"):
         return generator.bit_generator.state
     return generator.get_state()
-
-
-def _bytes(generator: torch.Generator) -> bytes:
-    state = generator.get_state()  # a copy; numpy may not be there to read it
-    return bytes(byte_view(state.nbytes)(state.data_ptr()))
 
 
 def _digest(state: Any) -> str:

@@ -103,10 +103,8 @@ class Faults:
         self._counts[name] += 1
         logger.debug("recording failed in %s", name, exc_info=error)
         self._record_gap()
-        owner = getattr(source, "__self__", None) or getattr(source, "owner", None)
-        if isinstance(owner, Instrument):
-            instrument = owner
-        else:
+        instrument = getattr(source, "__self__", None) or getattr(source, "owner", None)
+        if not isinstance(instrument, Instrument):
             module = getattr(source, "__module__", None)
             known = [one for one in self._session.installed if type(one).__module__ == module]
             named = [one for one in known if name.startswith(f"{type(one).__name__}.")]

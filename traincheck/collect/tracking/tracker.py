@@ -16,7 +16,7 @@ from traincheck.collect.tensors.reading import as_plain, groups_of, is_lazy
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.change_detector import ChangeDetector
-from traincheck.collect.tracking.live_objects import TrainerThreads
+from traincheck.collect.tracking.live_objects import TrainerThreads, parameters_of
 from traincheck.collect.tracking.model_structure import structure
 from traincheck.collect.tracking.module_map import ModuleMap
 from traincheck.collect.tracking.naming import (
@@ -277,7 +277,7 @@ class Tracker:
         """This thread updates parameters: whichever computed their gradients is done with them."""
         if not self.trainers.register() or (here := this_thread()) is None:
             return
-        held = {id(p) for group in groups_of(optimizer) for p in group["params"]}
+        held = set(map(id, parameters_of(optimizer)))
         for root in list(self.roots.values()):
             if not held.isdisjoint(map(id, root.parameters.tensors())):
                 root.thread = here
