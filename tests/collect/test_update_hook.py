@@ -14,7 +14,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
-from traincheck.collect.steps.step_digests import StepDigests
+from traincheck.collect.stats.compared import StepDigests
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tracking.update_hook import UpdateHook, before_update
 from traincheck.diff.library import diff

@@ -14,8 +14,8 @@ from traincheck.collect.templates import GENERATOR_MOMENT, KEPT_STATE
 from traincheck.collect.tensors.devices import KIND
 from traincheck.collect.tensors.generator_states import generator_states
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.collect.tracking.known_contents import known_contents
 from traincheck.collect.tracking.tracked_tensor import GRADIENT
+from traincheck.collect.tracking.tracker import known_contents
 from traincheck.schema.comparison.generator_states import fingerprint
 
 # The most moments of each kind at which whole states are kept: 5 kB for each generator.

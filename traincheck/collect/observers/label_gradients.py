@@ -11,8 +11,7 @@ import torch
 
 from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.loss_graph import before_node, kind, signed
-from traincheck.collect.tensors.readable import is_countable
-from traincheck.collect.tensors.reading import is_a, items_of, sequence_of, unseen
+from traincheck.collect.tensors.reading import is_a, is_countable, items_of, sequence_of, unseen
 from traincheck.schema.observations.losses import LabelPositions, Positions
 
 _MOST_NODES = 256

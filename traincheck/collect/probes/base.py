@@ -203,7 +203,7 @@ class Laboratory(Protocol):
 
 
 class Experiment(ABC):
-    """One experiment. Subclasses live in one module each, and are listed in registry.py.
+    """One experiment. Subclasses live in experiments/, and are listed in registry.py.
 
     Attributes:
         name: one of `Experiments`.

@@ -24,8 +24,16 @@ from traincheck.collect.stats.argument_stats import (
 from traincheck.collect.stats.next_token_labels import NextTokenMatcher
 from traincheck.collect.templates import WITH_FINGERPRINT
 from traincheck.collect.tensors.fingerprint import fingerprint
-from traincheck.collect.tensors.readable import FLOATS, FUNC, HALF, is_countable, is_included
-from traincheck.collect.tensors.reading import PLAIN_TYPES, detached, modes
+from traincheck.collect.tensors.reading import (
+    FLOATS,
+    FUNC,
+    HALF,
+    PLAIN_TYPES,
+    detached,
+    is_countable,
+    is_included,
+    modes,
+)
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.claims import MAX_MATCHED_ELEMENTS, MIN_MATCHED_ELEMENTS

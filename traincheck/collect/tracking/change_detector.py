@@ -17,16 +17,9 @@ from traincheck.collect.templates import (
     FINGERPRINT,
     STATS,
 )
-from traincheck.collect.tensors.fingerprint import (
-    LOW,
-    fingerprint,
-    has_memory,
-    hash64,
-    hex128,
-    holds_zeros,
-)
-from traincheck.collect.tensors.norms import norms_of
-from traincheck.collect.tensors.reading import as_plain, requires_grad
+from traincheck.collect.tensors.fingerprint import fingerprint, hash64, hex128, holds_zeros
+from traincheck.collect.tensors.reading import LOW, as_plain, has_memory, requires_grad
+from traincheck.collect.tensors.sums import norms_of
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.deferred_scan import DeferredScan, DeferredScans

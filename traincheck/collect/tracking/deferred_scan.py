@@ -20,10 +20,10 @@ from traincheck.collect.tensors.device_fingerprint import (
     start,
 )
 from traincheck.collect.tensors.devices import is_capturing
-from traincheck.collect.tensors.fingerprint import components, local_part, seed_of_parts
-from traincheck.collect.tensors.norms import read_norms
-from traincheck.collect.tensors.reading import as_plain, unseen
+from traincheck.collect.tensors.fingerprint import components, seed_of_parts
+from traincheck.collect.tensors.reading import as_plain, local_of, unseen
 from traincheck.collect.tensors.sketch import read_sketches
+from traincheck.collect.tensors.sums import read_norms
 
 if TYPE_CHECKING:
     from traincheck.collect.tracking.tracked_tensor import TrackedTensor
@@ -92,7 +92,7 @@ class DeferredScans:
             if parts is None:
                 return False
             tensor, whole = as_plain(tensor), tensor
-            if local_part(whole) is not None:  # the same as in `fingerprint`
+            if local_of(whole) is not None:  # the same as in `fingerprint`
                 tensor, parts, look.prefix = parts[0], parts[:1], "shard-"
             look.seed = seed_of_parts(tensor, parts)
             look.are_values = tuple(part.dtype is tensor.dtype for part in parts)

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from traincheck.collect.tensors.devices import host
-from traincheck.collect.tensors.readable import is_countable
-from traincheck.collect.tensors.reading import as_plain, is_a, is_lazy, own
+from traincheck.collect.tensors.reading import as_plain, is_a, is_countable, is_lazy, own
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.tracking.naming import class_of, is_readable, table, walk
 from traincheck.schema.observations.models import ModelStructure

@@ -13,8 +13,7 @@ from typing import TypeAlias
 
 import torch
 
-from traincheck.collect.tensors.fingerprint import LOW, has_memory
-from traincheck.collect.tensors.reading import as_plain
+from traincheck.collect.tensors.reading import LOW, as_plain, has_memory
 from traincheck.collect.tracking.tracked_tensor import BUFFER, PARAMETER, TrackedTensor
 from traincheck.handlers import give_back
 
