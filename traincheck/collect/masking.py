@@ -136,7 +136,7 @@ def command(words: Sequence[str]) -> list[str]:
     is_value = False
     for word in words:
         name, equals, value = word.partition("=")
-        is_option = name.startswith("-") and _is_option(name)
+        is_option = name.startswith("-") and (is_secret(name.lstrip("-")) or name == "--key")
         if is_value and not word.startswith("-"):
             found.append(MASK)
         elif is_option and value:
@@ -211,10 +211,6 @@ def _looks_secret(name: str) -> bool:
     if parts and parts[-1] in _LAST:  # hf_token, but not token_type_ids
         return len(parts) == 1 or parts[-2] not in _OF_TEXT
     return not _PAIRS.isdisjoint(itertools.pairwise(parts))
-
-
-def _is_option(name: str) -> bool:
-    return is_secret(name.lstrip("-")) or name == "--key"
 
 
 def _unnamed(found: re.Match[str]) -> str:

@@ -203,20 +203,19 @@ class ProbeEngine:
                     self._samples.called(module, args, kwargs)
                 result = self._evaluations.called(module)
                 if result is not None:
-                    self._tell_evaluation(em, module, result)
+                    # Once for each model and status.
+                    path, root = self._session.tracker.modules.find(module)
+                    if (root.name, result.status) not in self._told:
+                        self._told.add((root.name, result.status))
+                        buffer = result.detail.get("buffer", "")
+                        where = f"{path}.{buffer}".rpartition(".")[0] if buffer else ""
+                        self._write(
+                            em, Experiments.EVAL_STATE, root.name, replace(result, where=where)
+                        )
         except Exception as error:  # training must go on whatever we got wrong
             self._session.fault(self.observe, error)
         finally:
             em.busy = busy
-
-    def _tell_evaluation(self, em: Emitter, module: torch.nn.Module, result: Result) -> None:
-        """Once for each model and status."""
-        path, root = self._session.tracker.modules.find(module)
-        if (root.name, result.status) not in self._told:
-            self._told.add((root.name, result.status))
-            buffer = result.detail.get("buffer", "")
-            where = f"{path}.{buffer}".rpartition(".")[0] if buffer else ""
-            self._write(em, Experiments.EVAL_STATE, root.name, replace(result, where=where))
 
     def _call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         session = self._session

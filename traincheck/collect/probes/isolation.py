@@ -73,7 +73,13 @@ def isolate(
         UnfitError: it shares too much.
     """
     random.setstate(python_state)
-    _reset_signals(cpu_s, wall_s)
+    timers = {signal.SIGPROF, signal.SIGALRM}
+    for number in valid_signals():
+        if callable(getsignal(number)) or number in timers:
+            _signal(number, signal.SIG_DFL)
+    pthread_sigmask(signal.SIG_UNBLOCK, timers)
+    setitimer(signal.ITIMER_PROF, cpu_s)
+    setitimer(signal.ITIMER_REAL, wall_s)
     atexit._clear()
     atexit.register(end, "the program ends before a backward pass")
     _detach_descriptors(kept)
@@ -84,27 +90,13 @@ def isolate(
     sys.addaudithook(lambda event, args: _audit(event, args, end))
 
 
-def _reset_signals(cpu_s: float, wall_s: float) -> None:
-    timers = {signal.SIGPROF, signal.SIGALRM}
-    for number in valid_signals():
-        if callable(getsignal(number)) or number in timers:
-            _signal(number, signal.SIG_DFL)
-    pthread_sigmask(signal.SIG_UNBLOCK, timers)
-    setitimer(signal.ITIMER_PROF, cpu_s)
-    setitimer(signal.ITIMER_REAL, wall_s)
-
-
-def _descriptors() -> list[int]:
-    return [int(name) for name in listdir(_FDS)]
-
-
 def _detach_descriptors(kept: Collection[int]) -> None:
     """Open files that are only read again, for positions of their own; let all else lead nowhere.
 
     The program may go on in other threads meanwhile, so its own positions are left alone.
     """
     nowhere = _open(os.devnull, os.O_RDWR)
-    for fd in _descriptors():
+    for fd in [int(name) for name in listdir(_FDS)]:
         if fd in kept or fd == nowhere:
             continue
         try:
