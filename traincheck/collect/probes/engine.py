@@ -165,7 +165,12 @@ class ProbeEngine:
         of_pass = begins and self._plan.is_due(module, self._pass, step)
         of_module = self._plan.is_due(module, _OF_MODULE, step)
         if not (of_pass or of_module):
-            self._end()
+            if not self._is_over and self._plan.is_over(self._step):  # all planned ones are made
+                self._is_over = True
+                try:
+                    write_file(f"{session.settings.directory}/{PROBED}", b"")
+                except OSError as error:  # the launcher waits for the end of the program then
+                    give_back(error)
             return
         em = session.local.em or session.emitter()
         busy, em.busy = em.busy, True
@@ -181,15 +186,6 @@ class ProbeEngine:
             session.fault(self.enter, error)
         finally:
             em.busy = busy
-
-    def _end(self) -> None:
-        """Leave a note once all planned experiments are made."""
-        if not self._is_over and self._plan.is_over(self._step):
-            self._is_over = True
-            try:
-                write_file(f"{self._session.settings.directory}/{PROBED}", b"")
-            except OSError as error:  # the launcher waits for the end of the program then
-                give_back(error)
 
     def observe(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -96,7 +96,7 @@ def _detach_descriptors(kept: Collection[int]) -> None:
     The program may go on in other threads meanwhile, so its own positions are left alone.
     """
     nowhere = _open(os.devnull, os.O_RDWR)
-    for fd in [int(name) for name in listdir(_FDS)]:
+    for fd in map(int, listdir(_FDS)):
         if fd in kept or fd == nowhere:
             continue
         try:
@@ -126,7 +126,12 @@ def _open_again(fd: int, flags: int) -> None:
 
 def _detach_memory() -> None:
     """Replace memory that is shared with other processes by copies at the same addresses."""
-    found = _shared()
+    found = []
+    for line in read_regular(_MAPS).splitlines():
+        span, flags, *_ = line.split(None, 2)
+        if flags.startswith(b"rw") and flags.endswith(b"s"):  # shared, and can be written to
+            first, _, end = span.partition(b"-")
+            found.append((int(first, 16), int(end, 16) - int(first, 16)))
     if sum(size for _, size in found) > _MOST_SHARED:
         raise UnfitError("the process shares more than 2 GB of memory with others")
     mmap = ctypes.CDLL(None, use_errno=True).mmap
@@ -138,17 +143,6 @@ def _detach_memory() -> None:
         if at != start:
             raise UnfitError("shared memory cannot be copied")
         ctypes.memmove(start, content, size)
-
-
-def _shared() -> list[tuple[int, int]]:
-    """Start and size of each part of memory that is shared and can be written to."""
-    found = []
-    for line in read_regular(_MAPS).splitlines():
-        span, flags, *_ = line.split(None, 2)
-        if flags.startswith(b"rw") and flags.endswith(b"s"):
-            start, _, end = span.partition(b"-")
-            found.append((int(start, 16), int(end, 16) - int(start, 16)))
-    return found
 
 
 def _leave_threads() -> None:

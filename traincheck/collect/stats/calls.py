@@ -318,7 +318,14 @@ class ResultStats:
             return plain
         if not self.is_sampled and result.numel() > _ROOT:
             return plain
-        return with_stats(plain, self._broken(em, result))
+        total = detached(result).sum(dtype=torch.float32 if result.dtype in HALF else None)
+        if not result.is_cpu:
+            return with_stats(
+                plain, em.defer(partial(finish, ("sum",)), total.to(torch.float32).reshape(1))
+            )
+        return (
+            plain if math.isfinite(total.item()) else with_stats(plain, orjson.dumps(exact(result)))
+        )
 
     def is_interesting(self, module: torch.nn.Module, span: int, told: bytes) -> bool:
         """Whether a module that no check asks for is recorded for its numbers.
@@ -331,9 +338,3 @@ class ResultStats:
 
     def _is_now(self) -> bool:
         return self.is_due and torch.is_grad_enabled()
-
-    def _broken(self, em: Emitter, tensor: torch.Tensor) -> bytes:
-        total = detached(tensor).sum(dtype=torch.float32 if tensor.dtype in HALF else None)
-        if not tensor.is_cpu:
-            return em.defer(partial(finish, ("sum",)), total.to(torch.float32).reshape(1))
-        return b"" if math.isfinite(total.item()) else orjson.dumps(exact(tensor))

@@ -164,7 +164,13 @@ class Compared:
 
     def close_step(self) -> None:
         """A recorded step is over: `take_text` gives its digests."""
-        self._read()
+        late, self._late = self._late, []
+        if late and not is_capturing():  # with one copy
+            home, at = late[0][3].device, 0
+            flat = host(torch.cat([numbers.to(home) for *_, numbers in late])).tolist()
+            for phase, name, seed, numbers in late:
+                self.digests.add(phase, name, _joined(seed, flat[at : at + len(numbers)]))
+                at += len(numbers)
         self._sizes.clear()
         taken = self.digests.take()
         self._text = DIGESTS % orjson.dumps(taken) if taken else b""
@@ -252,18 +258,6 @@ class Compared:
         if phase is not None:
             self._late.append((phase, name, seed, numbers))
         return LATE_FINGERPRINT % em.defer(partial(_quoted, seed), numbers)
-
-    def _read(self) -> None:
-        """Read the fingerprints that devices were computing, with one copy."""
-        late, self._late = self._late, []
-        if not late or is_capturing():
-            return
-        home = late[0][3].device
-        flat = host(torch.cat([numbers.to(home) for *_, numbers in late])).tolist()
-        at = 0
-        for phase, name, seed, numbers in late:
-            self.digests.add(phase, name, _joined(seed, flat[at : at + len(numbers)]))
-            at += len(numbers)
 
     def _sketch(
         self, em: Emitter, name: str, tensor: torch.Tensor, text: bytes, *, is_summed: bool

@@ -124,7 +124,14 @@ class NextTokenMatcher:
         found = self._moved_on(value) or self._next(value)
         # On a device the values are not known yet
         is_known = value.is_cpu and "shifted" in found
-        if is_known and int(found["shifted"]) == NOT_AT_ALL and self._is_fed(value):
+        if (
+            is_known
+            and int(found["shifted"]) == NOT_AT_ALL
+            and any(
+                tokens.numel() == value.numel() and _agree(tokens, value.reshape(tokens.shape))
+                for tokens in self._fed
+            )
+        ):  # the tokens that a model embedded, position by position
             found["fed"] = torch.tensor(1, device=value.device)
         return found
 
@@ -164,13 +171,6 @@ class NextTokenMatcher:
                 one = torch.tensor(ONCE, device=value.device)
                 return {"shifted": one, "columns": one}
         return found
-
-    def _is_fed(self, value: torch.Tensor) -> bool:
-        """Whether a target equals the tokens that a model embedded, position by position."""
-        return any(
-            tokens.numel() == value.numel() and _agree(tokens, value.reshape(tokens.shape))
-            for tokens in self._fed
-        )
 
 
 def _may_be_tokens(tensor: torch.Tensor) -> bool:
@@ -356,13 +356,21 @@ def _lost_end(
     left_out = torch.unique(ids[attended & (labels == IGNORED_LABEL)])
     if len(left_out) != 1 or (labels == left_out).any() or not _are_tokens(labels, ids):
         return None
-    if not _ends_as_padding(int(left_out), ids[~attended], special):
+    # Whether the token that texts end with is the padding token, too: by the excluded positions of
+    # the mask. If it excludes none, by the configuration of the model: an unmasked token at the end
+    # of rows may be padding.
+    token, excluded = int(left_out), ids[~attended]
+    if excluded.numel():
+        is_padding = bool((excluded == token).any())
+    else:
+        is_padding = token == special.get("pad_token_id") == special.get("eos_token_id")
+    if not is_padding:
         return None
     places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids).masked_fill(~attended, -1)
     last = places.max(1).values
     ends = ids.gather(1, last.clamp(min=0)[:, None])[:, 0]
     is_end = (ends == left_out) & (last >= 0)
-    return int(left_out) if 2 * int(is_end.sum()) > len(ids) else None
+    return token if 2 * int(is_end.sum()) > len(ids) else None
 
 
 def _padding_label(ids: torch.Tensor, labels: torch.Tensor, padding: torch.Tensor) -> int | None:
@@ -379,14 +387,3 @@ def _are_tokens(labels: torch.Tensor, ids: torch.Tensor) -> bool:
     pairs = ((labels, ids), (labels[:, :-1], ids[:, 1:]))
     told = int((labels != IGNORED_LABEL).sum())
     return any(2 * int((mine == theirs).sum()) > told for mine, theirs in pairs)
-
-
-def _ends_as_padding(token: int, left_out: torch.Tensor, special: Mapping[str, int | None]) -> bool:
-    """Whether the token that texts end with is also the padding token.
-
-    The excluded positions of the mask show this. If it excludes none, the configuration of the
-    model does: an unmasked token at the end of rows may be padding.
-    """
-    if left_out.numel():
-        return bool((left_out == token).any())
-    return token == special.get("pad_token_id") == special.get("eos_token_id")

@@ -62,7 +62,15 @@ def numbers_of(tensor: torch.Tensor) -> Numbers:
         flat = flat.to(torch.uint8)
     elif flat.dtype not in FLOATS and flat.dtype not in INTS:
         flat = flat.float()
-    return {**_counts(flat), **_ordered(flat), **_moments(flat)}
+    found = {"zeros": (flat == 0).sum()}
+    if flat.is_floating_point():
+        found["nans"] = torch.isnan(flat).sum()
+        found["posinf"] = torch.isposinf(flat).sum()
+        found["neginf"] = torch.isneginf(flat).sum()
+    else:
+        none = torch.zeros_like(found["zeros"])
+        found.update(nans=none, posinf=none, neginf=none)
+    return {**found, **_ordered(flat), **_moments(flat)}
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:
@@ -78,18 +86,6 @@ def _is_readable(tensor: torch.Tensor) -> bool:
         and not modes()
         and has_memory(tensor)
     )
-
-
-def _counts(flat: torch.Tensor) -> dict[str, torch.Tensor]:
-    found = {"zeros": (flat == 0).sum()}
-    if flat.is_floating_point():
-        found["nans"] = torch.isnan(flat).sum()
-        found["posinf"] = torch.isposinf(flat).sum()
-        found["neginf"] = torch.isneginf(flat).sum()
-    else:
-        none = torch.zeros_like(found["zeros"])
-        found.update(nans=none, posinf=none, neginf=none)
-    return found
 
 
 def _ordered(flat: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -215,8 +211,18 @@ class ChecksumSnapshot:
         numbers, self._numbers = self._numbers, []
         for (summary, _, seed, prefix), found in zip(digests, read([one[1] for one in digests])):
             summary["fingerprint"] = prefix + finish(found, seed)
-        with unseen():
-            _read_numbers(numbers)
+        with unseen():  # of each device and dtype with one copy
+            late: dict[tuple[torch.device, torch.dtype], list[tuple[Any, str, torch.Tensor]]] = {}
+            for into, taken in numbers:
+                for name, value in taken.items():
+                    if value.is_cpu:
+                        _put(into, name, value.item())
+                    else:
+                        late.setdefault((value.device, value.dtype), []).append((into, name, value))
+            for waiting in late.values():
+                read_values = host(torch.stack([value for _, _, value in waiting])).tolist()
+                for (into, name, _), read_value in zip(waiting, read_values):
+                    _put(into, name, read_value)
         return records
 
     def _record(self, group: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -239,21 +245,6 @@ class ChecksumSnapshot:
             summary["fingerprint"] = fingerprint(tensor)
         else:
             self._digests.append((summary, start(parts), seed_of_parts(whole, parts), prefix))
-
-
-def _read_numbers(numbers: list[tuple[dict[str, Any], Numbers]]) -> None:
-    """Put numbers into their records: of each device and dtype with one copy."""
-    late: dict[tuple[torch.device, torch.dtype], list[tuple[dict[str, Any], str, Any]]] = {}
-    for into, found in numbers:
-        for name, value in found.items():
-            if value.is_cpu:
-                _put(into, name, value.item())
-            else:
-                late.setdefault((value.device, value.dtype), []).append((into, name, value))
-    for waiting in late.values():
-        read_values = host(torch.stack([value for _, _, value in waiting])).tolist()
-        for (into, name, _), value in zip(waiting, read_values):
-            _put(into, name, value)
 
 
 def _put(into: dict[str, Any], name: str, value: float) -> None:

@@ -107,16 +107,6 @@ def sums_of(tensor: torch.Tensor, columns: frozenset[str]) -> Taken:
     return _on_cpu(flat, columns) if flat.is_cpu else _on_device(flat, columns)
 
 
-def difference_sums(
-    one: torch.Tensor, other: torch.Tensor, columns: frozenset[str]
-) -> Taken | None:
-    """The sums of ``one - other``; None if they cannot be compared element by element."""
-    if one.shape != other.shape or one.device != other.device:
-        return None
-    difference = detached(one) - detached(other)
-    return None if why_not(difference) else sums_of(difference, columns)
-
-
 def is_hidden() -> bool:
     """Whether tensors cannot be read now, because other code sees each operation."""
     return bool(modes()) or is_included(FUNC)
@@ -136,11 +126,22 @@ def _on_cpu(x: torch.Tensor, columns: frozenset[str]) -> Row:
         row[MINIMUM], row[MAXIMUM] = float(low.item()), float(high.item())
     taken = [number for number in row[SUM:ZEROS] if number is not None]
     if not all(map(math.isfinite, taken)):
-        _of_finite(x, row, columns)
-        return row
-    row[NONFINITE] = 0 if taken else None  # not known
-    if not columns.isdisjoint(_RARE):
-        _further(x, row, columns)
+        # Sums of finite elements may overflow, too: those of all of them in double precision
+        finite = x[torch.isfinite(x)].double()
+        row[NONFINITE] = x.numel() - finite.numel()
+        if "sum" in columns:
+            row[SUM] = float(finite.sum().item())
+        if "squares" in columns:
+            row[SQUARES] = float(torch.dot(finite, finite).item())
+        if "minimum" in columns or "maximum" in columns:
+            is_any = finite.numel() > 0
+            row[MINIMUM] = float(finite.min().item()) if is_any else None
+            row[MAXIMUM] = float(finite.max().item()) if is_any else None
+        _further(finite, row, columns)
+    else:
+        row[NONFINITE] = 0 if taken else None  # not known
+        if not columns.isdisjoint(_RARE):
+            _further(x, row, columns)
     return row
 
 
@@ -216,24 +217,6 @@ def _squares(x: torch.Tensor) -> float:
     if total < _TINY and flat.dtype is not torch.float64:
         return sum(float(torch.dot(wide, wide).item()) for wide in wide_pieces(x))
     return total
-
-
-def _of_finite(x: torch.Tensor, row: Row, columns: frozenset[str]) -> None:
-    """The sums of the finite elements in double precision, where a sum is not finite.
-
-    Sums of finite elements may overflow, too.
-    """
-    finite = x[torch.isfinite(x)].double()
-    row[NONFINITE] = x.numel() - finite.numel()
-    if "sum" in columns:
-        row[SUM] = float(finite.sum().item())
-    if "squares" in columns:
-        row[SQUARES] = float(torch.dot(finite, finite).item())
-    if "minimum" in columns or "maximum" in columns:
-        is_any = finite.numel() > 0
-        row[MINIMUM] = float(finite.min().item()) if is_any else None
-        row[MAXIMUM] = float(finite.max().item()) if is_any else None
-    _further(finite, row, columns)
 
 
 def _further(x: torch.Tensor, row: Row, columns: frozenset[str]) -> None:

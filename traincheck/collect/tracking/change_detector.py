@@ -85,19 +85,17 @@ class ChangeDetector:
         try:
             for variable, tensor in found:
                 try:
-                    self._rebase(variable, tensor)
+                    if not is_on_device(tensor):
+                        self.baseline(variable, tensor)
+                        continue
+                    variable.fits(tensor)
+                    variable.exact_only = True
+                    look = DeferredScan(variable=variable, after=None, is_told=False)
+                    self.pending.add(look, tensor)
                 except RuntimeError as error:  # inside torch.func some have no memory
                     give_back(error)
         finally:
             self.pending.begin()
-
-    def _rebase(self, variable: TrackedTensor, tensor: torch.Tensor) -> None:
-        if not is_on_device(tensor):
-            self.baseline(variable, tensor)
-            return
-        variable.fits(tensor)
-        variable.exact_only = True
-        self.pending.add(DeferredScan(variable=variable, after=None, is_told=False), tensor)
 
     def scan_all(  # noqa: C901, PLR0912, PLR0915  # each call on the way costs a third of a look
         self, em: Emitter, found: Iterable[tuple[TrackedTensor, torch.Tensor | None]], after: int

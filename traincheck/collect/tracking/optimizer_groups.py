@@ -17,6 +17,7 @@ from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
 from traincheck.schema.words import is_unowned
 
+_RATES = frozenset({"lr", "initial_lr"})
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 
 
@@ -122,9 +123,6 @@ class OptimizerGroups:
         em.event("optimizer", fields)
         self._signatures[owner] = self._signature(owner, optimizer)
 
-    def _follows(self, key: str) -> bool:
-        return self._is_exact and key not in ("lr", "initial_lr")
-
     def _signature(self, owner: str, optimizer: Optimizer) -> Any:
         tracker = self._tracker
         return [
@@ -133,7 +131,8 @@ class OptimizerGroups:
                 [
                     (key, value)
                     for key, value in group.items()
-                    if _is_plain(value) and (type(value) is not float or self._follows(key))
+                    if _is_plain(value)
+                    and (type(value) is not float or (self._is_exact and key not in _RATES))
                 ],
             )
             for group in groups_of(optimizer)
@@ -181,7 +180,6 @@ def owner_of(live: Iterable[tuple[str, Optimizer]], given: Any) -> str | None:
     return next((name for name, found in known if groups_of(found) is groups), None)
 
 
-_PLAIN = frozenset({int, float, bool, str, type(None)})
 _MAX_DEPTH = 5
 _UNKNOWN = object()
 _Count: TypeAlias = int | None  # None if a value is on a device: comparing would wait for it
@@ -230,8 +228,10 @@ def _compare(new: Any, old: Any, depth: int = 0) -> _Count:
     if new is old:
         return 0
     if isinstance(new, torch.Tensor) and isinstance(old, torch.Tensor):
-        return _compare_tensors(new, old)
-    if type(new) in _PLAIN and type(old) in _PLAIN:
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            return 1
+        return int(fingerprint(new) != fingerprint(old)) if new.is_cpu and old.is_cpu else None
+    if type(new) in _SCALARS and type(old) in _SCALARS:
         return int(new != old)
     if new is None and callable(old):  # a function, which is not saved
         return 0
@@ -248,11 +248,3 @@ def _compare(new: Any, old: Any, depth: int = 0) -> _Count:
     else:
         return 1
     return _total([_compare(one, other, depth + 1) for one, other in pairs])
-
-
-def _compare_tensors(new: torch.Tensor, old: torch.Tensor) -> _Count:
-    if (new.shape, new.dtype) != (old.shape, old.dtype):
-        return 1
-    if not (new.is_cpu and old.is_cpu):
-        return None
-    return int(fingerprint(new) != fingerprint(old))

@@ -138,8 +138,11 @@ class Scans:
             self._scan_with_norms(em, found, after)
         else:
             self._scan_all(em, found, after)
-        if self._detector.unchanged:
-            self._explain_still(em, after, roots)
+        if still := self._detector.unchanged:
+            for root in roots:
+                for tensor, (parameter, gradient) in root.parameters:
+                    if tensor is not None and id(parameter) in still and gradient.identity:
+                        self._detector.record_why_unchanged(em, gradient, tensor.grad, after)
         if len(live) > 1:
             for root in roots:
                 if root.name in names:
@@ -150,13 +153,6 @@ class Scans:
         """Look at the parameters of a model that is about to go, but for those on a device."""
         found = [(v, v.ref()) for v, _ in root.parameters.variables.values() if v.ref is not None]
         self._scan_all(em, [(v, t) for v, t in found if t is not None and t.is_cpu], after)
-
-    def _explain_still(self, em: Emitter, after: int, roots: list[TrackedModel]) -> None:
-        still = self._detector.unchanged
-        for root in roots:
-            for tensor, (parameter, gradient) in root.parameters:
-                if tensor is not None and id(parameter) in still and gradient.identity:
-                    self._detector.record_why_unchanged(em, gradient, tensor.grad, after)
 
     def _scan_with_norms(
         self, em: Emitter, found: list[tuple[TrackedTensor, torch.Tensor]], after: int
@@ -214,7 +210,9 @@ class Scans:
                 found.append((gradient, grad))
             root.first_gradient = first
         if norms and self._stats is not None and self._stats.gradient:
-            _take_norms(found)
+            present = [(variable, grad) for variable, grad in found if grad is not None]
+            for (variable, _), norm in zip(present, norms_of([grad for _, grad in present])):
+                variable.stats = norm
         self._scan_all(em, found, after)
         for gradient, _ in found:
             gradient.stats = b""
@@ -366,10 +364,3 @@ class Scans:
         """An optimizer is dead."""
         self._optimizer_state.pop(owner, None)
         self._plans.pop(owner, None)
-
-
-def _take_norms(gradients: Iterable[tuple[TrackedTensor, torch.Tensor | None]]) -> None:
-    """Take the norms of all gradients at once: the next scan records them."""
-    found = [(variable, gradient) for variable, gradient in gradients if gradient is not None]
-    for (variable, _), norm in zip(found, norms_of([g for _, g in found])):
-        variable.stats = norm

@@ -55,12 +55,27 @@ class StaggeredScan:
             return found
         if step != self._step:
             self._step, self._round = step, self._round + 1
-        left_out = self._left_out([pair for pair in found if self.is_stable(*pair)])
+        # All except one share of the bytes, a different share in each step
+        resting = [pair for pair in found if self.is_stable(*pair)]
+        sizes = [_size(tensor) for _, tensor in resting]
+        shares = sum(sizes) // _SHARE + 1
+        left_out, before = set(), 0
+        for (variable, _), size in zip(resting, sizes):
+            is_theirs = before // _SHARE % shares == self._round % shares
+            if not is_theirs or variable.rested.turn == self._round:
+                left_out.add(id(variable))
+            else:
+                variable.rested.turn = self._round
+            before += size
         return [pair for pair in found if id(pair[0]) not in left_out]
 
     def is_stable(self, variable: TrackedTensor, tensor: torch.Tensor) -> bool:
         """Whether a large tensor has been as it is for so long that a look may be left out."""
-        if not self._has_large or not _is_left_alone(variable, tensor):
+        # No optimizer changes it: they skip a parameter without a gradient
+        is_left_alone = self._has_large and (
+            variable.role == BUFFER or (variable.role == PARAMETER and tensor.grad is None)
+        )
+        if not is_left_alone or _size(tensor) < _LARGE:
             return False
         known: LargeTensor | None = variable.rested
         hints = _hints(variable, tensor)
@@ -78,20 +93,6 @@ class StaggeredScan:
             known.turn, known.steps = self._round, known.steps + 1
         return known.steps >= _CALM
 
-    def _left_out(self, resting: Found) -> set[int]:
-        """All except one share of the bytes, a different share in each step."""
-        sizes = [_size(tensor) for _, tensor in resting]
-        shares = sum(sizes) // _SHARE + 1
-        left_out, before = set(), 0
-        for (variable, _), size in zip(resting, sizes):
-            is_theirs = before // _SHARE % shares == self._round % shares
-            if not is_theirs or variable.rested.turn == self._round:
-                left_out.add(id(variable))
-            else:
-                variable.rested.turn = self._round
-            before += size
-        return left_out
-
 
 def _size(tensor: torch.Tensor) -> int:
     try:
@@ -99,13 +100,6 @@ def _size(tensor: torch.Tensor) -> int:
     except (RuntimeError, NotImplementedError) as error:  # for some layouts torch cannot tell
         give_back(error)
         return 0
-
-
-def _is_left_alone(variable: TrackedTensor, tensor: torch.Tensor) -> bool:
-    """Whether it is large and no optimizer changes it: they skip it without a gradient."""
-    if variable.role == PARAMETER:
-        return tensor.grad is None and _size(tensor) >= _LARGE
-    return variable.role == BUFFER and _size(tensor) >= _LARGE
 
 
 def _hints(variable: TrackedTensor, tensor: torch.Tensor) -> Hints | None:

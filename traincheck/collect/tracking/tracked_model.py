@@ -228,7 +228,12 @@ class ModuleMap:
         self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]
     ) -> tuple[TrackedModel, Parts]:
         """A root for an unknown model, with the paths of its parts."""
-        root = TrackedModel(top, self._name(top, parents), on_death=self._on_death)
+        # The first created model of a class has the first name. The order of calls does not matter:
+        # a model that no optimizer holds keeps its name.
+        for other in self.created:
+            if type(other) is type(top) and id(other) not in parents:
+                self._names.name(other)
+        root = TrackedModel(top, self._names.name(top), on_death=self._on_death)
         parts = Parts(top, root.name)
         self.map(root, parts)
         return root, parts
@@ -242,16 +247,6 @@ class ModuleMap:
             for child in table_of(m, "_modules").values()
             if child is not None
         }
-
-    def _name(self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> str:
-        """The name of a root. The first created model of a class has the first name.
-
-        The order of calls does not matter: a model that no optimizer holds keeps its name.
-        """
-        for other in self.created:
-            if type(other) is type(top) and id(other) not in parents:
-                self._names.name(other)
-        return self._names.name(top)
 
     def top(self, module: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> torch.nn.Module:
         """The outermost live module around this one: a part may be called before the whole."""

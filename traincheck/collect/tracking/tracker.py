@@ -228,18 +228,13 @@ class Tracker:
             if root is None and unowned:
                 root = self.roots[name] = TrackedModel(optimizer, name, is_unowned=True)
             if root is not None and (unowned or root.parameters.variables):
-                self._track_unowned(em, root, unowned)
-
-    def _track_unowned(
-        self, em: Emitter, root: TrackedModel, unowned: dict[str, torch.Tensor]
-    ) -> None:
-        old, found = root.parameters.variables, {}
-        for name, tensor in unowned.items():
-            slot: Slot = weakref.ref(tensor), None
-            found[name] = slot, self._follow_parameter(em, name, tensor, None, old.get(name))
-        root.parameters = Slots("_parameters", found)
-        root.size = sum(as_plain(tensor).numel() for tensor in unowned.values())
-        self._record_removed(em, old, found)
+                old, now = root.parameters.variables, {}
+                for path, tensor in unowned.items():
+                    slot: Slot = weakref.ref(tensor), None
+                    now[path] = slot, self._follow_parameter(em, path, tensor, None, old.get(path))
+                root.parameters = Slots("_parameters", now)
+                root.size = sum(as_plain(tensor).numel() for tensor in unowned.values())
+                self._record_removed(em, old, now)
 
     def _died(self, root: TrackedModel) -> None:
         if self.on_death is not None and self.roots.get(root.name) is root:

@@ -6,7 +6,8 @@ Where the model makes a mask of the ids itself, a sample runs alone, with and wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -56,24 +57,17 @@ class Padding(Experiment):
     is_of_module: ClassVar[bool] = True
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        if not _has_padding(call):
-            return None
+        with unseen(), undispatched(), torch.no_grad():
+            plain = [t for t in leaves((call.args, call.kwargs)) if type(t) in PLAIN_TYPES]
+            # A mask, or ids that end with one that is repeated
+            if all(_mask(t) is None and _lengths(t) is None for t in plain):
+                return None
         outcome = laboratory.measure(lambda: _measured(call))
         if outcome.reason:
             return unobservable(outcome.reason)
         return result_of(
             outcome.told, TOLERANCE, ("change", "padded"), ("operation", "how", "fill")
         )
-
-
-def _has_padding(call: Call) -> bool:
-    """Whether an input looks like a mask, or like ids that end with one that is repeated."""
-    with unseen(), undispatched(), torch.no_grad():
-        for tensor in leaves((call.args, call.kwargs)):
-            is_plain = type(tensor) in PLAIN_TYPES
-            if is_plain and (_mask(tensor) is not None or _lengths(tensor) is not None):
-                return True
-    return False
 
 
 def _measured(call: Call) -> Mapping[str, Any]:
@@ -95,11 +89,8 @@ def _mask(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     mask = tensor.detach().bool()
     changes = (mask[:, 1:] != mask[:, :-1]).sum(1)
-    return (
-        mask
-        if int(changes.max()) == 1 and bool((changes == 0).any() | (changes == 1).all())
-        else None
-    )
+    is_run = int(changes.max()) == 1 and bool((changes == 0).any() | (changes == 1).all())
+    return mask if is_run else None
 
 
 def _masked(batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
@@ -203,8 +194,12 @@ def _trimmed(call: Call, batch: Batch) -> dict[str, Any]:
     worst = 0.0
     for row in rows:
         end = int(lengths[row])
-        alone = batch.mapped(_only(row))
-        cut = mapped(alone, _cut(end, length))
+        alone = batch.mapped(partial(torch.narrow, dim=0, start=row, length=1))
+
+        def cut_off(tensor: torch.Tensor, end: int = end) -> torch.Tensor:
+            return tensor[:, :end] if _is_long(tensor, length) else tensor
+
+        cut = mapped(alone, cut_off)
         whole, trimmed = bench.forward(alone), bench.forward(cut)
         if bench.draws:
             raise UnfitError("the model draws random numbers in eval mode")
@@ -221,14 +216,6 @@ def _trimmed(call: Call, batch: Batch) -> dict[str, Any]:
         found |= {"how": "trimmed", **_place_of(call, bench, batch, ids, kept)}
         found |= _fill_of_scores(call, bench, batch)
     return found
-
-
-def _only(row: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda tensor: tensor[row : row + 1]
-
-
-def _cut(end: int, length: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda tensor: tensor[:, :end] if _is_long(tensor, length) else tensor
 
 
 def _is_long(tensor: torch.Tensor, length: int) -> bool:
@@ -271,8 +258,14 @@ class PaddingRow(Experiment):
     name: ClassVar[str] = Experiments.PADDING_ROW
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        parts = list(modules_in(call.module))
-        found = [part for part in parts if _has_row(part) and not _is_shared(part, parts)][:_MOST]
+        parts: list[Any] = list(modules_in(call.module))
+        found: list[Any] = []
+        for part in parts:
+            row = own(part).get("padding_idx") if is_a(part, nn.Embedding) else None
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                if row is not None and bool(part.weight[row].any()) and not _is_shared(part, parts):
+                    found.append(part)
+        del found[_MOST:]
         if not found:
             return None
 
@@ -292,13 +285,6 @@ class PaddingRow(Experiment):
         if moved <= LOSS_TOLERANCE:
             return Result(numbers=numbers)
         return Result(status=Status.MOVED, numbers=numbers, where=call.path(found[0]))
-
-
-def _has_row(part: nn.Module) -> bool:
-    if not is_a(part, nn.Embedding) or own(part).get("padding_idx") is None:
-        return False
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        return bool(part.weight[part.padding_idx].any())
 
 
 def _is_shared(part: Any, parts: list[nn.Module]) -> bool:
