@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.guard import guarded
-from traincheck.collect.tracking.idle_models import NO_ROOTS
+from traincheck.collect.tracking.staggered_scan import NO_ROOTS
 from traincheck.collect.tracking.tracked_model import TrackedModel, this_thread
 
 if TYPE_CHECKING:

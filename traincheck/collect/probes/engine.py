@@ -13,17 +13,18 @@ import torch
 from traincheck.collect import masking
 from traincheck.collect.probes import fork
 from traincheck.collect.probes.base import (
+    Budget,
     Call,
     Experiment,
     FailedError,
     GoOnError,
+    Laboratory,
     Result,
     unobservable,
 )
 from traincheck.collect.probes.batch import Samples, leaves
 from traincheck.collect.probes.evaluation import Evaluations
 from traincheck.collect.probes.fork import Child, described
-from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
 from traincheck.collect.probes.registry import EXPERIMENTS
 from traincheck.collect.tensors.devices import KIND, is_used
 from traincheck.collect.tensors.reading import (
@@ -240,7 +241,7 @@ class ProbeEngine:
     def _probe(self, em: Emitter, call: Call, reason: str, of_pass: bool, of_module: bool) -> None:
         if self._budget.is_spent:
             return
-        laboratory = ForkLaboratory(self._session, self._budget)
+        laboratory = Laboratory(self._session, self._budget)
         chosen = [
             each
             for each in self._experiments
@@ -266,7 +267,7 @@ class ProbeEngine:
         found: list[tuple[str, Result]],
         experiments: Sequence[Experiment],
         call: Call,
-        laboratory: ForkLaboratory,
+        laboratory: Laboratory,
     ) -> None:
         """The experiments that need the loss, if it is the same in two copies without a change."""
         try:
@@ -303,7 +304,7 @@ class ProbeEngine:
         found: list[tuple[str, Result]],
         experiment: Experiment,
         call: Call,
-        laboratory: ForkLaboratory,
+        laboratory: Laboratory,
     ) -> None:
         try:
             result = experiment.run(call, laboratory)

@@ -20,7 +20,7 @@ import xxhash
 from traincheck.collect.templates import DIGESTS, FINGERPRINT, LATE_FINGERPRINT, SKETCH, STATS
 from traincheck.collect.tensors.device_fingerprint import finish as finish_digest
 from traincheck.collect.tensors.device_fingerprint import start as start_digests
-from traincheck.collect.tensors.devices import host, is_capturing
+from traincheck.collect.tensors.devices import is_capturing, read_together
 from traincheck.collect.tensors.fingerprint import components, fingerprint, seed_of_parts
 from traincheck.collect.tensors.reading import as_plain, local_of, requires_grad
 from traincheck.collect.tensors.sketch import Sketcher
@@ -166,11 +166,9 @@ class Compared:
         """A recorded step is over: `take_text` gives its digests."""
         late, self._late = self._late, []
         if late and not is_capturing():  # with one copy
-            home, at = late[0][3].device, 0
-            flat = host(torch.cat([numbers.to(home) for *_, numbers in late])).tolist()
-            for phase, name, seed, numbers in late:
-                self.digests.add(phase, name, _joined(seed, flat[at : at + len(numbers)]))
-                at += len(numbers)
+            rows = read_together([numbers for *_, numbers in late])
+            for (phase, name, seed, _), row in zip(late, rows):
+                self.digests.add(phase, name, _joined(seed, row))
         self._sizes.clear()
         taken = self.digests.take()
         self._text = DIGESTS % orjson.dumps(taken) if taken else b""

@@ -19,9 +19,8 @@ from traincheck.collect.tensors.reading import state_of, states_of
 from traincheck.collect.tensors.sums import norms_of
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.change_detector import ChangeDetector
-from traincheck.collect.tracking.idle_models import NO_ROOTS, IdleState, due
 from traincheck.collect.tracking.naming import Identities
-from traincheck.collect.tracking.staggered_scan import StaggeredScan
+from traincheck.collect.tracking.staggered_scan import NO_ROOTS, IdleState, StaggeredScan, due
 from traincheck.collect.tracking.state_records import StateSketches
 from traincheck.collect.tracking.tracked_model import TrackedModel
 from traincheck.collect.tracking.tracked_tensor import TrackedTensor

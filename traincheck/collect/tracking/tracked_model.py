@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from traincheck.collect.tensors.reading import table_of
-from traincheck.collect.tracking.idle_models import IdleState
 from traincheck.collect.tracking.naming import (
     ByObject,
     LiveModules,
@@ -21,6 +20,7 @@ from traincheck.collect.tracking.naming import (
     Slot,
     unwrap,
 )
+from traincheck.collect.tracking.staggered_scan import IdleState
 from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 from traincheck.handlers import give_back
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from os import close
+from os import close, memfd_create
 from typing import Any, ClassVar
 
 import torch
 
 from traincheck.collect.probes.autograd import Recomputed, TensorHooks, graph_of, now
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, Root, unobservable
-from traincheck.collect.probes.fork import memory_file
 from traincheck.collect.probes.functions import Constants, Functions, get, put
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.schema.probes.names import Experiments, Status
@@ -68,7 +67,7 @@ class Gradient(Experiment):
     name: ClassVar[str] = Experiments.GRADIENT
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        fd = memory_file()
+        fd = memfd_create("traincheck")  # which copies of the process share
         try:
             result = _measured(call, laboratory, fd)
         except Exception:  # not what lets a copy go on, which needs the file

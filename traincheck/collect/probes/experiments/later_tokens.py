@@ -19,7 +19,7 @@ from traincheck.collect.probes.base import (
     unobservable,
 )
 from traincheck.collect.probes.batch import leaves, mapped
-from traincheck.collect.probes.laboratory import Bench
+from traincheck.collect.probes.models import Bench
 from traincheck.collect.probes.operations import TOLERANCE, change, first_moved
 from traincheck.collect.tensors.reading import as_plain, modules_in, unseen
 from traincheck.collect.trace_writer.emitter import hidden
@@ -62,7 +62,7 @@ class LaterTokens(Experiment):
             return unobservable(outcome.reason or told["unfit"])
         if "change" not in told:
             return None
-        return result_of(told, TOLERANCE, ("change", "positions"), ("operation",))
+        return result_of(outcome, TOLERANCE, ("change", "positions"), ("operation",))
 
 
 class _Targets(TorchFunctionMode):

@@ -23,7 +23,7 @@ from traincheck.collect.probes.base import (
 )
 from traincheck.collect.probes.batch import Batch, leaves, mapped
 from traincheck.collect.probes.isolation import UnfitError
-from traincheck.collect.probes.laboratory import Bench, distance
+from traincheck.collect.probes.models import Bench, distance
 from traincheck.collect.probes.operations import (
     TOLERANCE,
     change,
@@ -63,11 +63,7 @@ class Padding(Experiment):
             if all(_mask(t) is None and _lengths(t) is None for t in plain):
                 return None
         outcome = laboratory.measure(lambda: _measured(call))
-        if outcome.reason:
-            return unobservable(outcome.reason)
-        return result_of(
-            outcome.told, TOLERANCE, ("change", "padded"), ("operation", "how", "fill")
-        )
+        return result_of(outcome, TOLERANCE, ("change", "padded"), ("operation", "how", "fill"))
 
 
 def _measured(call: Call) -> Mapping[str, Any]:

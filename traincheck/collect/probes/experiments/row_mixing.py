@@ -22,7 +22,7 @@ from traincheck.collect.probes.base import (
 )
 from traincheck.collect.probes.batch import Batch, InnerBatches, leaves, with_row
 from traincheck.collect.probes.isolation import UnfitError
-from traincheck.collect.probes.laboratory import Bench, distance, rows
+from traincheck.collect.probes.models import Bench, distance, rows
 from traincheck.collect.probes.operations import Operation, Tape, first_of, taped
 from traincheck.handlers import give_back
 from traincheck.schema.probes.names import Experiments
@@ -52,13 +52,11 @@ class RowMixing(Experiment):
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
         outcome = laboratory.measure(lambda: _compared(call))
-        if outcome.reason:
-            return unobservable(outcome.reason)
         told = outcome.told
-        if told["change"] > TOLERANCE and told.get("is_by_design"):
+        if not outcome.reason and told["change"] > TOLERANCE and told.get("is_by_design"):
             return unobservable(f"{told['operation']} relates samples to each other")
         numbers, detail = ("change", "samples", "own_change"), ("operation", "class", "first")
-        return result_of(told, TOLERANCE, numbers, detail)
+        return result_of(outcome, TOLERANCE, numbers, detail)
 
 
 def _compared(call: Call) -> dict[str, Any]:
@@ -226,9 +224,7 @@ class BatchPlace(Experiment):
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
         outcome = laboratory.measure(lambda: _rolled(call))
-        if outcome.reason:
-            return unobservable(outcome.reason)
-        return result_of(outcome.told, ROLLED_TOLERANCE, ("change", "samples"), ("operation",))
+        return result_of(outcome, ROLLED_TOLERANCE, ("change", "samples"), ("operation",))
 
 
 def _rolled(call: Call) -> dict[str, Any]:
