@@ -20,8 +20,7 @@ from tests.collect.checksum_reference import reference
 from tests.collect.recording import Recording, recording
 from traincheck.collect.instruments.comparison import Checksums
 from traincheck.collect.tensors import sums
-from traincheck.collect.tensors.checksum_numbers import numbers_of
-from traincheck.collect.tensors.checksum_snapshot import ChecksumSnapshot
+from traincheck.collect.tensors.checksum_snapshot import ChecksumSnapshot, numbers_of
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.schema.checksums import NUMBERS
 

@@ -17,7 +17,8 @@ from torch import nn
 from tests.checking import report_of
 from tests.collect.recording import read_folder, recording
 from traincheck.collect.stats.tensor_stats import is_countable
-from traincheck.collect.tensors.fingerprint import components, fingerprint, has_memory, is_at_hand
+from traincheck.collect.tensors.fingerprint import components, fingerprint, is_at_hand
+from traincheck.collect.tensors.reading import has_memory
 
 COLLECT = "import sys; from traincheck.cli.main import collect_main; sys.exit(collect_main())"
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.stats.update_size import STEPS, UpdateSize
+from traincheck.collect.stats.tensor_stats import STEPS, UpdateSize
 from traincheck.schema.claims import Needs
 
 ASKED = Needs(

@@ -27,13 +27,19 @@ from torch import nn
 
 from tests.collect.recording import read_folder, recording
 from tests.rules.probing import classified, results, trained
-from traincheck.collect.probes import fork, laboratory
-from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes import base, fork
+from traincheck.collect.probes.base import (
+    Budget,
+    Call,
+    Experiment,
+    Laboratory,
+    Result,
+    unobservable,
+)
 from traincheck.collect.probes.engine import Plan, ProbeEngine
 from traincheck.collect.probes.experiments import row_mixing
 from traincheck.collect.probes.fork import Child, Outcome, forked
 from traincheck.collect.probes.functions import Functions
-from traincheck.collect.probes.laboratory import Budget
 from traincheck.report.run_summary import probe_rows
 from traincheck.schema.claims import Needs
 from traincheck.schema.probes.event import ProbeEvent
@@ -305,7 +311,7 @@ def test_a_copy_that_found_a_lock_closed_is_made_again(
             with lock if not self.training else contextlib.nullcontext():
                 return super().forward(x)
 
-    monkeypatch.setattr(laboratory, "forked", once)
+    monkeypatch.setattr(base, "forked", once)
     events = trained(tmp_path, Waiting(8, 3), classified, steps=3)
     assert [outcome.is_stuck for outcome in outcomes].count(True) == 1
     assert [event.status for event in results(events, "row_mixing")] == ["held"]

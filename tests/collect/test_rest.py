@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.tensors.norms import norms_of
+from traincheck.collect.tensors.sums import norms_of
 from traincheck.collect.tracking import scans
 from traincheck.collect.tracking.change_detector import ChangeDetector
 

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.collect.recording import recording
 from traincheck.collect.stats import activations, argument_stats, calls
-from traincheck.collect.tensors.norms import norms_of
+from traincheck.collect.tensors.sums import norms_of
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, sampled
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in

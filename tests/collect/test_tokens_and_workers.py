@@ -13,7 +13,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from tests.collect.recording import recording
 from traincheck.collect.observers.worker_rng import WorkerRngObserver, states
-from traincheck.collect.stats.token_batch import token_facts
+from traincheck.collect.stats.next_token_labels import token_facts
 from traincheck.schema.observations.data import WorkerRng
 
 EOS = 1

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
 from traincheck.collect.moments.updates import Updates, before_update
-from traincheck.collect.steps.step_digests import StepDigests
+from traincheck.collect.stats.compared import StepDigests
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.diff.library import diff
 from traincheck.integrations.monitor import Monitor

@@ -62,7 +62,13 @@ def is_secret(name: str) -> bool:
     """
     found = _names.get(name)
     if found is None:
-        found = _looks_secret(name)
+        parts = [part.lower() for part in _PARTS.findall(name)]
+        if any(word in "".join(parts) for word in _ANYWHERE):
+            found = True
+        elif parts and parts[-1] in _LAST:  # hf_token, but not token_type_ids
+            found = len(parts) == 1 or parts[-2] not in _OF_TEXT
+        else:
+            found = not _PAIRS.isdisjoint(itertools.pairwise(parts))
         _remember(_names, name, found)
     return found
 
@@ -136,7 +142,7 @@ def command(words: Sequence[str]) -> list[str]:
     is_value = False
     for word in words:
         name, equals, value = word.partition("=")
-        is_option = name.startswith("-") and _is_option(name)
+        is_option = name.startswith("-") and (is_secret(name.lstrip("-")) or name == "--key")
         if is_value and not word.startswith("-"):
             found.append(MASK)
         elif is_option and value:
@@ -203,20 +209,6 @@ def _remember(cache: dict[str, Any], value: str, found: object) -> None:
     cache[value] = found
 
 
-def _looks_secret(name: str) -> bool:
-    parts = [part.lower() for part in _PARTS.findall(name)]
-    joined = "".join(parts)
-    if any(word in joined for word in _ANYWHERE):
-        return True
-    if parts and parts[-1] in _LAST:  # hf_token, but not token_type_ids
-        return len(parts) == 1 or parts[-2] not in _OF_TEXT
-    return not _PAIRS.isdisjoint(itertools.pairwise(parts))
-
-
-def _is_option(name: str) -> bool:
-    return is_secret(name.lstrip("-")) or name == "--key"
-
-
 def _unnamed(found: re.Match[str]) -> str:
     name, sign, value = found.groups()
     is_in_url = found.string[max(0, found.start() - 1)] in "?&;" and name.lower() in _QUERY_KEYS
@@ -238,16 +230,15 @@ def _is_token(value: str) -> bool:
         return False
     counts = Counter(value)
     entropy = -sum(n / len(value) * math.log2(n / len(value)) for n in counts.values())
-    return entropy > _BITS and _switches(value) > len(value) / 5
-
-
-def _switches(value: str) -> int:
-    """How often a text goes from letters to digits or from small letters to capitals, or back."""
+    if entropy <= _BITS:
+        return False
     kinds = [
         "0" if letter.isdigit() else "A" if letter.isupper() else "a" if letter.islower() else ""
         for letter in value
     ]
-    return sum(a != b for a, b in itertools.pairwise(kinds) if a and b)
+    # How often it goes from letters to digits or from small letters to capitals, or back
+    switches = sum(a != b for a, b in itertools.pairwise(kinds) if a and b)
+    return switches > len(value) / 5
 
 
 def _environment() -> list[str]:

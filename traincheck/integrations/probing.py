@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traincheck.collect.active_session import CURRENT
-from traincheck.collect.probes.laboratory import Loss, Model, copied, kept_random_states, train
+from traincheck.collect.probes.models import Loss, Model, copied, kept_random_states, train
 from traincheck.errors import UsageError
 from traincheck.integrations.watching import watch
 from traincheck.report.run_summary import probe_rows

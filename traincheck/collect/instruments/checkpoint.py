@@ -26,7 +26,7 @@ from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded, tell
-from traincheck.collect.tracking import state_reload
+from traincheck.collect.tracking import optimizer_groups
 from traincheck.collect.tracking.naming import class_of
 from traincheck.collect.tracking.optimizer_groups import owner_of
 from traincheck.schema.layout import LARGEST_WHOLE
@@ -153,9 +153,9 @@ class Checkpoint(Instrument):
             if before.shared:
                 before.made = self._made.facts(_state_of(args, kwargs))
         elif is_a(target, torch.optim.Optimizer):
-            before.changes = state_reload.of_optimizer(target, _state_of(args, kwargs))
+            before.changes = optimizer_groups.of_optimizer(target, _state_of(args, kwargs))
         elif is_a(target, lr_scheduler.LRScheduler):
-            before.changes = state_reload.of_scheduler(target, _state_of(args, kwargs))
+            before.changes = optimizer_groups.of_scheduler(target, _state_of(args, kwargs))
 
     def _write(
         self, describe: _Describe, before: _Before | None, args: Args, kwargs: Named, result: Any

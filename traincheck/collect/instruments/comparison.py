@@ -28,8 +28,8 @@ from traincheck.collect.tensors.summarize import dumps
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded, quietly
 from traincheck.collect.trace_writer.recording_state import is_traced
-from traincheck.collect.tracking.known_contents import known_contents
 from traincheck.collect.tracking.tracked_tensor import GRADIENT
+from traincheck.collect.tracking.tracker import known_contents
 from traincheck.schema.checksums import parse_schedule
 from traincheck.schema.comparison.generator_states import fingerprint
 

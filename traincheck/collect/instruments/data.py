@@ -20,7 +20,7 @@ from traincheck.collect.context import diverged
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
-from traincheck.collect.stats.token_batch import token_facts
+from traincheck.collect.stats.next_token_labels import token_facts
 from traincheck.collect.templates import BATCH, FINGERPRINT, INDICES, SAMPLES, TOKENS
 from traincheck.collect.tensors.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
 from traincheck.collect.tensors.reading import (

@@ -32,9 +32,9 @@ from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced
-from traincheck.collect.tracking.idle_models import NO_ROOTS
 from traincheck.collect.tracking.live_objects import parameters_of, rates_of
 from traincheck.collect.tracking.optimizer_groups import OptimizerGroups, owner_of
+from traincheck.collect.tracking.staggered_scan import NO_ROOTS
 from traincheck.schema.observations.gradients import ReplacedGradients
 from traincheck.schema.torch_api import Families
 

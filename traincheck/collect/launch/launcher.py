@@ -95,7 +95,21 @@ def launch(
         raise _output_error(directory, error) from error
     try:
         environ = child_environment(settings, os.environ)
-        returncode, interrupted = _run(command, environ, on_start, streams or Streams())
+        streams = streams or Streams()
+        with SignalRelay() as relay:
+            # close_fds=False: descriptors of the caller, such as <(...), reach the program.
+            process = subprocess.Popen(
+                list(command),
+                env=environ,
+                close_fds=False,
+                stdin=streams.stdin,
+                stdout=streams.stdout,
+                stderr=streams.stderr,
+            )
+            relay.attach(process)
+            if on_start is not None:
+                on_start(process)
+            returncode, interrupted = process.wait(), relay.interrupted
     except OSError as error:
         _discard(directory, made=made)
         raise LaunchError(
@@ -244,26 +258,3 @@ def _output_error(directory: Path, error: OSError) -> OutputError:
         f"cannot write the trace to {str(directory)!r}: {error.strerror or error}",
         fix="name a writable folder with -o, on a disk with free space",
     )
-
-
-def _run(
-    command: Sequence[str],
-    environ: Mapping[str, str],
-    on_start: OnStart | None,
-    streams: Streams,
-) -> tuple[int, str | None]:
-    """The return code, and the signal that requested the end, if any."""
-    with SignalRelay() as relay:
-        # close_fds=False: descriptors of the caller, such as <(...), reach the program.
-        process = subprocess.Popen(
-            list(command),
-            env=dict(environ),
-            close_fds=False,
-            stdin=streams.stdin,
-            stdout=streams.stdout,
-            stderr=streams.stderr,
-        )
-        relay.attach(process)
-        if on_start is not None:
-            on_start(process)
-        return process.wait(), relay.interrupted

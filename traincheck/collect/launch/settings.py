@@ -22,6 +22,9 @@ LEVELS = ("default", "deep")
 VIEWS = ("diff",)
 Level = Literal["default", "deep"]
 
+_AS_THEY_ARE = (
+    "level", "every", "warmup", "whole", "fold", "view", "outputs", "sketch", "checksums",
+)  # fmt: skip
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
@@ -79,26 +82,14 @@ class Settings:
 
     def to_env(self) -> dict[str, str]:
         """The variable that `from_env` reads, to be added to a child's environment."""
-        record = {
-            "directory": self.directory,
-            "run_id": self.run_id,
-            "package": self.package,
-            **self.summary(),
-        }
+        own = {"directory": self.directory, "run_id": self.run_id, "package": self.package}
+        record = {**own, **self.summary()}
         return {VARIABLE: orjson.dumps(record).decode()}
 
     def summary(self) -> dict[str, Any]:
         """The recorded view for the manifest, as JSON values."""
         return {
-            "level": self.level,
-            "every": self.every,
-            "warmup": self.warmup,
-            "whole": self.whole,
-            "fold": self.fold,
-            "view": self.view,
-            "outputs": self.outputs,
-            "sketch": self.sketch,
-            "checksums": self.checksums,
+            **{name: getattr(self, name) for name in _AS_THEY_ARE},
             "instrument": list(self.instrument),
             "needs": None if self.needs is None else needs_json(self.needs),
             **({} if self.monitor is None else {"monitor": self.monitor}),

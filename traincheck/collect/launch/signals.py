@@ -197,18 +197,13 @@ class ProgramStopper:
         # A shell or a launcher may end without its children, so these are signalled directly.
         for known in find_processes(self._directory):
             pid = known["pid"]
-            if pid != self._process.pid and self._is_ours(pid):
-                with contextlib.suppress(OSError):  # it has ended by itself
+            if pid == self._process.pid:
+                continue
+            with contextlib.suppress(OSError):  # it has ended by itself
+                # The id may belong to another process by now: ids are reused
+                if os.fsencode(str(self._directory)) in read_regular(f"/proc/{pid}/environ"):
                     os.kill(pid, number)
         self._process.send_signal(number)  # does nothing if it has been waited for
-
-    def _is_ours(self, pid: int) -> bool:
-        """Whether this process id still belongs to the run: ids are reused."""
-        try:
-            environ = read_regular(f"/proc/{pid}/environ")
-        except OSError:
-            return False
-        return os.fsencode(str(self._directory)) in environ
 
 
 def refuse_other_systems() -> None:

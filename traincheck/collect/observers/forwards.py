@@ -24,8 +24,13 @@ from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.templates import MARK
 from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.fingerprint import fingerprint, hex128
-from traincheck.collect.tensors.readable import is_countable
-from traincheck.collect.tensors.reading import is_lazy, is_training, modules_in, tensors_in
+from traincheck.collect.tensors.reading import (
+    is_countable,
+    is_lazy,
+    is_training,
+    modules_in,
+    tensors_in,
+)
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write

@@ -33,8 +33,14 @@ from traincheck.collect.tensors.loss_graph import (
     kind,
     signed,
 )
-from traincheck.collect.tensors.readable import is_countable
-from traincheck.collect.tensors.reading import is_a, items_of, modes, sequence_of, unseen
+from traincheck.collect.tensors.reading import (
+    is_a,
+    is_countable,
+    items_of,
+    modes,
+    sequence_of,
+    unseen,
+)
 from traincheck.collect.trace_writer.call_site import outside
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import Fault, attempt, observe

@@ -19,8 +19,8 @@ from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.change_detector import is_on_device
-from traincheck.collect.tracking.idle_models import NO_ROOTS
 from traincheck.collect.tracking.live_objects import parameters_of
+from traincheck.collect.tracking.staggered_scan import NO_ROOTS
 from traincheck.collect.tracking.tracked_model import TrackedModel, this_thread
 from traincheck.schema.observations.gradients import ExternalWrites, UnclearedGradients
 

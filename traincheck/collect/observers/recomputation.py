@@ -18,8 +18,7 @@ from torch.utils import checkpoint
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.devices import host
-from traincheck.collect.tensors.readable import FLOATS, HALF, is_countable
-from traincheck.collect.tensors.reading import PLAIN_TYPES, modes
+from traincheck.collect.tensors.reading import FLOATS, HALF, PLAIN_TYPES, is_countable, modes
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded

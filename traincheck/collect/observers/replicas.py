@@ -16,9 +16,14 @@ import torch.distributed as dist
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.devices import host
-from traincheck.collect.tensors.fingerprint import has_memory
-from traincheck.collect.tensors.readable import FLOATS
-from traincheck.collect.tensors.reading import layout_of, local_of, tensors_in, unseen
+from traincheck.collect.tensors.reading import (
+    FLOATS,
+    has_memory,
+    layout_of,
+    local_of,
+    tensors_in,
+    unseen,
+)
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write

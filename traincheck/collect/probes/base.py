@@ -1,4 +1,4 @@
-"""Experiments: what one is given and returns, and the loss of a copy that goes on."""
+"""Experiments: what one is given and returns, and the copies of the process in which it is made."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 from xxhash import xxh3_64_hexdigest
 
-from traincheck.collect.probes.fork import Child, Outcome
+from traincheck.collect.probes.fork import Child, Outcome, forked
 from traincheck.collect.tensors.reading import unseen
 from traincheck.schema.probes.names import Status
 
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+CHILD_LIMIT_S = 20.0  # of CPU
+RUN_LIMIT_S = 60.0  # of all copies of a process
+_TRIES = 6  # copies for one that found a lock closed
 _HOOK = -2  # key among the hooks of optimizers, which torch counts from 0
 
 
@@ -147,16 +153,19 @@ def unobservable(reason: str) -> Result:
 
 
 def result_of(
-    told: Mapping[str, Any], tolerance: float, numbers: Sequence[str], detail: Sequence[str]
+    outcome: Outcome, tolerance: float, numbers: Sequence[str], detail: Sequence[str]
 ) -> Result:
     """The result of a comparison in a copy, by what it told.
 
     Args:
-        told: "change", by how much results moved; "where" and "place"; and what follows.
+        outcome: told "change", by how much results moved; "where" and "place"; and what follows.
         tolerance: the largest change that is none.
         numbers: names of the numbers that are reported.
         detail: names of texts that are reported of a change, if they were told.
     """
+    if outcome.reason:
+        return unobservable(outcome.reason)
+    told = outcome.told
     known = {name: told[name] for name in numbers}
     if told["change"] <= tolerance:
         return Result(numbers=known)
@@ -173,19 +182,67 @@ class FailedError(Exception):
     """Code of traincheck raised an exception in a copy; the message says which, and where."""
 
 
-class Laboratory(Protocol):
+class GoOnError(BaseException):
+    """In a copy of the process: go on as the program."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__()
+        self.child = child
+
+
+class Budget:
+    """The time that probes of this process may take.
+
+    Attributes:
+        left_s: seconds that are left, of CPU and of waiting.
+    """
+
+    def __init__(self, limit_s: float = RUN_LIMIT_S, child_limit_s: float = CHILD_LIMIT_S) -> None:
+        self.left_s = limit_s
+        self._child_limit_s = child_limit_s
+
+    @property
+    def for_child(self) -> float:
+        """Seconds of CPU that the next copy may take."""
+        return max(0.1, min(self._child_limit_s, self.left_s))
+
+    def take(self, outcome: Outcome) -> None:
+        """A copy has ended. After one that was too slow, there are no more."""
+        self.left_s = 0.0 if outcome.is_slow else self.left_s - outcome.cpu_s - outcome.asleep_s
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no more copies are made."""
+        return self.left_s <= 0
+
+
+class Laboratory:
     """Makes copies of this process for an experiment. Its methods raise `FailedError`.
 
     Attributes:
         loss: the value of the loss in a copy without a change.
         facts: what that copy has told besides.
+        children: copies that were made.
+        cpu_s, wall_s: seconds that they took.
     """
 
-    loss: float
-    facts: dict[str, Any]
+    def __init__(self, session: Recorder, budget: Budget) -> None:
+        self.loss = 0.0
+        self.facts: dict[str, Any] = {}
+        self.children = 0
+        self.cpu_s = self.wall_s = 0.0
+        self._session = session
+        self._budget = budget
 
     def measure(self, body: Callable[[], Mapping[str, Any]]) -> Outcome:
         """Run ``body`` in a copy that does nothing else, and return what it told."""
+
+        def run(child: Child) -> None:
+            silence(self._session)
+            child.tell(**body())
+            child.end()
+
+        return self._copy(run, ())
 
     def replay(
         self,
@@ -201,9 +258,45 @@ class Laboratory(Protocol):
             kept: descriptors that the copy may use.
         """
 
+        def run(child: Child) -> None:
+            silence(self._session)
+            watch(child, read if read is not None else lambda root: {})
+            change()
+
+        return self._copy(run, kept)
+
+    def _copy(self, run: Callable[[Child], None], kept: Collection[int]) -> Outcome:
+        outcome: Outcome | Child = Outcome(reason="the time for probes is over")
+        for _ in range(_TRIES):
+            if self._budget.is_spent:
+                break
+            outcome = forked(run, self._budget.for_child, kept)
+            if isinstance(outcome, Child):
+                raise GoOnError(outcome)
+            self.children += 1
+            self.cpu_s += outcome.cpu_s
+            self.wall_s += outcome.wall_s
+            self._budget.take(outcome)
+            if not outcome.is_stuck:
+                break
+        if outcome.fault:
+            raise FailedError(outcome.fault)
+        return outcome
+
+
+def silence(session: Recorder) -> None:
+    """In a copy: record nothing, and end no step."""
+    recording = session.recording
+    recording.on = recording.scans = recording.inner_calls = False
+    recording.idle = recording.muted = True
+    session.is_worker = session.steps.manual = True
+    session.steps.expects = lambda: None
+    for actions in (session.hooks.after_step, session.hooks.at_step_end, session.hooks.at_close):
+        actions.clear()
+
 
 class Experiment(ABC):
-    """One experiment. Subclasses live in one module each, and are listed in registry.py.
+    """One experiment. Subclasses live in experiments/, and are listed in registry.py.
 
     Attributes:
         name: one of `Experiments`.
@@ -216,11 +309,3 @@ class Experiment(ABC):
     @abstractmethod
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
         """Make it. None: what it is about does not occur here."""
-
-
-class GoOnError(BaseException):
-    """In a copy of the process: go on as the program."""
-
-    def __init__(self, child: Child) -> None:
-        super().__init__()
-        self.child = child

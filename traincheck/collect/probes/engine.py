@@ -13,17 +13,18 @@ import torch
 from traincheck.collect import masking
 from traincheck.collect.probes import fork
 from traincheck.collect.probes.base import (
+    Budget,
     Call,
     Experiment,
     FailedError,
     GoOnError,
+    Laboratory,
     Result,
     unobservable,
 )
 from traincheck.collect.probes.batch import Samples, leaves
 from traincheck.collect.probes.evaluation import Evaluations
 from traincheck.collect.probes.fork import Child, described
-from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
 from traincheck.collect.probes.registry import EXPERIMENTS
 from traincheck.collect.tensors.devices import KIND, is_used
 from traincheck.collect.tensors.reading import (
@@ -166,7 +167,12 @@ class ProbeEngine:
         of_pass = begins and self._plan.is_due(module, self._pass, step)
         of_module = self._plan.is_due(module, _OF_MODULE, step)
         if not (of_pass or of_module):
-            self._end()
+            if not self._is_over and self._plan.is_over(self._step):  # all planned ones are made
+                self._is_over = True
+                try:
+                    write_file(f"{session.settings.directory}/{PROBED}", b"")
+                except OSError as error:  # the launcher waits for the end of the program then
+                    give_back(error)
             return
         em = session.local.em or session.emitter()
         busy, em.busy = em.busy, True
@@ -183,15 +189,6 @@ class ProbeEngine:
         finally:
             em.busy = busy
 
-    def _end(self) -> None:
-        """Leave a note once all planned experiments are made."""
-        if not self._is_over and self._plan.is_over(self._step):
-            self._is_over = True
-            try:
-                write_file(f"{self._session.settings.directory}/{PROBED}", b"")
-            except OSError as error:  # the launcher waits for the end of the program then
-                give_back(error)
-
     def observe(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
@@ -205,11 +202,9 @@ class ProbeEngine:
         if _has_parameters(module):
             self._samples.called(module, args, kwargs)
         result = self._evaluations.called(module)
-        if result is not None:
-            self._tell_evaluation(em, module, result)
-
-    def _tell_evaluation(self, em: Emitter, module: torch.nn.Module, result: Result) -> None:
-        """Once for each model and status."""
+        if result is None:
+            return
+        # Once for each model and status.
         path, root = self._session.tracker.modules.find(module)
         if (root.name, result.status) not in self._told:
             self._told.add((root.name, result.status))
@@ -244,7 +239,7 @@ class ProbeEngine:
     def _probe(self, em: Emitter, call: Call, reason: str, of_pass: bool, of_module: bool) -> None:
         if self._budget.is_spent:
             return
-        laboratory = ForkLaboratory(self._session, self._budget)
+        laboratory = Laboratory(self._session, self._budget)
         chosen = [
             each
             for each in self._experiments
@@ -270,7 +265,7 @@ class ProbeEngine:
         found: list[tuple[str, Result]],
         experiments: Sequence[Experiment],
         call: Call,
-        laboratory: ForkLaboratory,
+        laboratory: Laboratory,
     ) -> None:
         """The experiments that need the loss, if it is the same in two copies without a change."""
         try:
@@ -307,7 +302,7 @@ class ProbeEngine:
         found: list[tuple[str, Result]],
         experiment: Experiment,
         call: Call,
-        laboratory: ForkLaboratory,
+        laboratory: Laboratory,
     ) -> None:
         try:
             result = experiment.run(call, laboratory)

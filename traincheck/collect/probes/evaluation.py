@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from traincheck.collect.probes.base import Result
-from traincheck.collect.probes.laboratory import distance
+from traincheck.collect.probes.models import distance
 from traincheck.collect.tensors.devices import is_remote
 from traincheck.collect.tensors.reading import (
     PLAIN_TYPES,

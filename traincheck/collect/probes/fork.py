@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from os import _exit, close, getpid, kill, memfd_create, pipe, read, strerror, uname, wait4
+from os import _exit, close, getpid, kill, pipe, read, strerror, uname, wait4
 from os import write as _write
 from pathlib import Path
 from select import POLLIN, poll
@@ -403,8 +403,3 @@ def described(error: BaseException) -> str:
     code = entry and entry.tb_frame.f_code
     at = f" at {Path(code.co_filename).name}:{entry.tb_lineno}" if code and entry else ""
     return f"{type(error).__name__}: {text}{at}" if text else f"{type(error).__name__}{at}"
-
-
-def memory_file() -> int:
-    """A descriptor of an empty file in memory, which copies of the process share."""
-    return memfd_create("traincheck")

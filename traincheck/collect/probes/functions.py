@@ -65,7 +65,12 @@ class _Trial:
     """Calls a function again and again, from one state of the random numbers."""
 
     def __init__(self, apply: Callable[..., Any], args: Any, dtype: torch.dtype) -> None:
-        self.args = mapped(args, lambda tensor: _as(tensor, dtype))
+
+        def as_leaf(tensor: torch.Tensor) -> torch.Tensor:
+            plain = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor
+            return plain.requires_grad_(tensor.requires_grad)
+
+        self.args = mapped(args, as_leaf)
         self.step = _STEPS[dtype]
         self._apply = apply
         self._state = torch.get_rng_state()
@@ -203,11 +208,6 @@ def _are_equal(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) ->
     return all(bool(torch.equal(a, b)) for a, b in zip(first, second))
 
 
-def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    plain = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor
-    return plain.requires_grad_(tensor.requires_grad)
-
-
 _MOST_BYTES = 1 << 28  # of inputs and results
 
 
@@ -313,7 +313,14 @@ class Functions:
             # As it is read in the class: static, of the class, in C or in Python.
             get = getattr(type(original), "__get__", None)
             bound = original if get is None else get(original, None, cls)
-            given = self._copied(args) if not self.depth else ()
+            given: tuple[Any, ...] = ()
+            with torch._C.DisableTorchFunction():
+                is_learned = not self.depth and torch.is_grad_enabled()
+                if is_learned and any(t.requires_grad for t in leaves(args)):
+                    self._take(args)
+                    given = mapped(
+                        args, lambda t: t.detach().clone().requires_grad_(t.requires_grad)
+                    )
             self.depth += 1
             try:
                 result = bound(*args, **kwargs)
@@ -332,16 +339,6 @@ class Functions:
                 found[used.name] = purpose_of(used.apply, used.args)
                 self.depth -= 1
         return found
-
-    def _copied(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        with torch._C.DisableTorchFunction():
-            if not torch.is_grad_enabled() or not any(t.requires_grad for t in leaves(args)):
-                return ()
-            self._take(args)
-            copies: tuple[Any, ...] = mapped(
-                args, lambda t: t.detach().clone().requires_grad_(t.requires_grad)
-            )
-            return copies
 
     def _take(self, value: Any) -> None:
         self._bytes += sum(t.numel() * t.element_size() for t in leaves(value))
@@ -431,7 +428,7 @@ class Constants(TorchFunctionMode):
                 return self._next()
             self.found.append(result)
             return result
-        if not any(True for tensor in leaves(result) if not tensor.requires_grad):
+        if all(tensor.requires_grad for tensor in leaves(result)):
             return result
         return mapped(result, lambda tensor: self._constant(tensor, args, kwargs))
 

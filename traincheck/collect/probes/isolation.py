@@ -73,7 +73,13 @@ def isolate(
         UnfitError: it shares too much.
     """
     random.setstate(python_state)
-    _reset_signals(cpu_s, wall_s)
+    timers = {signal.SIGPROF, signal.SIGALRM}
+    for number in valid_signals():
+        if callable(getsignal(number)) or number in timers:
+            _signal(number, signal.SIG_DFL)
+    pthread_sigmask(signal.SIG_UNBLOCK, timers)
+    setitimer(signal.ITIMER_PROF, cpu_s)
+    setitimer(signal.ITIMER_REAL, wall_s)
     atexit._clear()
     atexit.register(end, "the program ends before a backward pass")
     _detach_descriptors(kept)
@@ -84,27 +90,13 @@ def isolate(
     sys.addaudithook(lambda event, args: _audit(event, args, end))
 
 
-def _reset_signals(cpu_s: float, wall_s: float) -> None:
-    timers = {signal.SIGPROF, signal.SIGALRM}
-    for number in valid_signals():
-        if callable(getsignal(number)) or number in timers:
-            _signal(number, signal.SIG_DFL)
-    pthread_sigmask(signal.SIG_UNBLOCK, timers)
-    setitimer(signal.ITIMER_PROF, cpu_s)
-    setitimer(signal.ITIMER_REAL, wall_s)
-
-
-def _descriptors() -> list[int]:
-    return [int(name) for name in listdir(_FDS)]
-
-
 def _detach_descriptors(kept: Collection[int]) -> None:
     """Open files that are only read again, for positions of their own; let all else lead nowhere.
 
     The program may go on in other threads meanwhile, so its own positions are left alone.
     """
     nowhere = _open(os.devnull, os.O_RDWR)
-    for fd in _descriptors():
+    for fd in map(int, listdir(_FDS)):
         if fd in kept or fd == nowhere:
             continue
         try:
@@ -134,7 +126,12 @@ def _open_again(fd: int, flags: int) -> None:
 
 def _detach_memory() -> None:
     """Replace memory that is shared with other processes by copies at the same addresses."""
-    found = _shared()
+    found = []
+    for line in read_regular(_MAPS).splitlines():
+        span, flags, *_ = line.split(None, 2)
+        if flags.startswith(b"rw") and flags.endswith(b"s"):  # shared, and can be written to
+            first, _, end = span.partition(b"-")
+            found.append((int(first, 16), int(end, 16) - int(first, 16)))
     if sum(size for _, size in found) > _MOST_SHARED:
         raise UnfitError("the process shares more than 2 GB of memory with others")
     mmap = ctypes.CDLL(None, use_errno=True).mmap
@@ -146,17 +143,6 @@ def _detach_memory() -> None:
         if at != start:
             raise UnfitError("shared memory cannot be copied")
         ctypes.memmove(start, content, size)
-
-
-def _shared() -> list[tuple[int, int]]:
-    """Start and size of each part of memory that is shared and can be written to."""
-    found = []
-    for line in read_regular(_MAPS).splitlines():
-        span, flags, *_ = line.split(None, 2)
-        if flags.startswith(b"rw") and flags.endswith(b"s"):
-            start, _, end = span.partition(b"-")
-            found.append((int(start, 16), int(end, 16) - int(start, 16)))
-    return found
 
 
 def _leave_threads() -> None:

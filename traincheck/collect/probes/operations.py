@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from traincheck.collect.probes.base import Call
 from traincheck.collect.probes.batch import leaves, mapped
-from traincheck.collect.probes.laboratory import Bench, distance
+from traincheck.collect.probes.models import Bench, distance
 from traincheck.collect.tensors.reading import modules_in
 from traincheck.collect.trace_writer.call_site import outside
 from traincheck.collect.trace_writer.emitter import hidden

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.tensors.readable import is_countable
-from traincheck.collect.tensors.reading import PLAIN_TYPES, is_a, is_opaque
+from traincheck.collect.tensors.reading import PLAIN_TYPES, is_a, is_countable, is_opaque
 
 _MOST_ENTRIES = 20_000
 # Functions that put infinities where a program asks for them.

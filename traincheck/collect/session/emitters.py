@@ -15,7 +15,7 @@ import torch
 
 from traincheck.collect.launch.script import script_sketch
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.collect.trace_writer.thread_state import Lease
+from traincheck.collect.trace_writer.guard import Lease
 from traincheck.handlers import give_back
 from traincheck.schema.claims import Schedule, needs_json
 from traincheck.schema.marks import Marks

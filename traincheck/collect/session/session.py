@@ -31,10 +31,9 @@ from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.event_file import write_file
-from traincheck.collect.trace_writer.guard import tell
+from traincheck.collect.trace_writer.guard import ThreadState, tell
 from traincheck.collect.trace_writer.marks import ProcessEnd
 from traincheck.collect.trace_writer.recording_state import Clock, RecordingFlags
-from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.state_records import StateSketches
 from traincheck.collect.tracking.tracker import Tracker

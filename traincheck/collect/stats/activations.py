@@ -67,28 +67,18 @@ MODULES: dict[type[Any], Activation] = {
     nn.Hardsigmoid: Activation(limits=(0.0, 1.0)),
 }
 _FUNCTIONAL = "torch.nn.functional."
+_NAMES = {
+    "relu": nn.ReLU, "relu6": nn.ReLU6, "hardswish": nn.Hardswish, "leaky_relu": nn.LeakyReLU,
+    "prelu": nn.PReLU, "rrelu": nn.RReLU, "elu": nn.ELU, "celu": nn.CELU, "selu": nn.SELU,
+    "gelu": nn.GELU, "silu": nn.SiLU, "mish": nn.Mish, "tanh": nn.Tanh, "hardtanh": nn.Hardtanh,
+    "sigmoid": nn.Sigmoid, "hardsigmoid": nn.Hardsigmoid,
+}  # fmt: skip
 FUNCTIONS: dict[str, Activation] = {
     **{
-        _FUNCTIONAL + name: MODULES[cls]
-        for cls, names in (
-            (nn.ReLU, ("relu", "relu_")),
-            (nn.ReLU6, ("relu6",)),
-            (nn.Hardswish, ("hardswish",)),
-            (nn.LeakyReLU, ("leaky_relu", "leaky_relu_")),
-            (nn.PReLU, ("prelu",)),
-            (nn.RReLU, ("rrelu", "rrelu_")),
-            (nn.ELU, ("elu", "elu_")),
-            (nn.CELU, ("celu", "celu_")),
-            (nn.SELU, ("selu", "selu_")),
-            (nn.GELU, ("gelu",)),
-            (nn.SiLU, ("silu",)),
-            (nn.Mish, ("mish",)),
-            (nn.Tanh, ("tanh",)),
-            (nn.Hardtanh, ("hardtanh", "hardtanh_")),
-            (nn.Sigmoid, ("sigmoid",)),
-            (nn.Hardsigmoid, ("hardsigmoid",)),
-        )
-        for name in names
+        f"{_FUNCTIONAL}{name}{end}": MODULES[cls]
+        for name, cls in _NAMES.items()
+        for end in ("", "_")
+        if hasattr(nn.functional, name + end)
     },
     **{
         f"{holder}{name}{end}": MODULES[cls]

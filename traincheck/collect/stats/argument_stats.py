@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch.linalg import vector_norm  # Tensor.norm calls this after ten microseconds of Python
 
-from traincheck.collect.tensors.readable import FLOATS, HALF, INTS
-from traincheck.collect.tensors.reading import PLAIN_TYPES, detached, unseen
+from traincheck.collect.tensors.reading import FLOATS, HALF, INTS, PLAIN_TYPES, detached, unseen
 from traincheck.schema.torch_api import IGNORED_LABEL
 
 LARGE = 1 << 20  # elements of a batch that mean and std use: the first ones

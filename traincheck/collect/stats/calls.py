@@ -24,8 +24,16 @@ from traincheck.collect.stats.argument_stats import (
 from traincheck.collect.stats.next_token_labels import NextTokenMatcher
 from traincheck.collect.templates import WITH_FINGERPRINT
 from traincheck.collect.tensors.fingerprint import fingerprint
-from traincheck.collect.tensors.readable import FLOATS, FUNC, HALF, is_countable, is_included
-from traincheck.collect.tensors.reading import PLAIN_TYPES, detached, modes
+from traincheck.collect.tensors.reading import (
+    FLOATS,
+    FUNC,
+    HALF,
+    PLAIN_TYPES,
+    detached,
+    is_countable,
+    is_included,
+    modes,
+)
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.claims import MAX_MATCHED_ELEMENTS, MIN_MATCHED_ELEMENTS
@@ -310,7 +318,14 @@ class ResultStats:
             return plain
         if not self.is_sampled and result.numel() > _ROOT:
             return plain
-        return with_stats(plain, self._broken(em, result))
+        total = detached(result).sum(dtype=torch.float32 if result.dtype in HALF else None)
+        if not result.is_cpu:
+            return with_stats(
+                plain, em.defer(partial(finish, ("sum",)), total.to(torch.float32).reshape(1))
+            )
+        return (
+            plain if math.isfinite(total.item()) else with_stats(plain, orjson.dumps(exact(result)))
+        )
 
     def is_interesting(self, module: torch.nn.Module, span: int, told: bytes) -> bool:
         """Whether a module that no check asks for is recorded for its numbers.
@@ -323,9 +338,3 @@ class ResultStats:
 
     def _is_now(self) -> bool:
         return self.is_due and torch.is_grad_enabled()
-
-    def _broken(self, em: Emitter, tensor: torch.Tensor) -> bytes:
-        total = detached(tensor).sum(dtype=torch.float32 if tensor.dtype in HALF else None)
-        if not tensor.is_cpu:
-            return em.defer(partial(finish, ("sum",)), total.to(torch.float32).reshape(1))
-        return b"" if math.isfinite(total.item()) else orjson.dumps(exact(tensor))

@@ -7,30 +7,74 @@ when the step ends.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeAlias
 
 import orjson
 import torch
+import xxhash
 
-from traincheck.collect.steps.step_digests import StepDigests
 from traincheck.collect.templates import DIGESTS, FINGERPRINT, LATE_FINGERPRINT, SKETCH, STATS
 from traincheck.collect.tensors.device_fingerprint import finish as finish_digest
 from traincheck.collect.tensors.device_fingerprint import start as start_digests
-from traincheck.collect.tensors.devices import KIND, host, is_capturing
+from traincheck.collect.tensors.devices import KIND, is_capturing, read_together
 from traincheck.collect.tensors.fingerprint import (
     components,
     fingerprint,
-    local_part,
     seed_of_parts,
 )
-from traincheck.collect.tensors.reading import as_plain, requires_grad
+from traincheck.collect.tensors.reading import as_plain, local_of, requires_grad
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.tensors.sketch import finish as finish_sketch
 from traincheck.collect.tensors.summarize import MAX_DEPTH, MAX_ITEMS, encode
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.schema.marks import PHASES
+
+
+class StepDigests:
+    """Collects the names and fingerprints of one step, for one digest of each phase of it.
+
+    Names are sorted, and each digest is a hash over all of them in order. So moved and swapped
+    contents change it, which a sum or XOR of fingerprints would not show.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, str]] = {phase: {} for phase in PHASES}
+        self._uses: Counter[str] = Counter()
+
+    def number(self, name: str) -> int:
+        """How often ``name`` was asked for before in this step."""
+        number = self._uses[name]
+        self._uses[name] = number + 1
+        return number
+
+    def add(self, phase: str, name: str, fingerprint: str) -> None:
+        """Something of a phase has this fingerprint, instead of an earlier one."""
+        self._found[phase][name] = fingerprint
+
+    def add_all(self, phase: str, found: Iterable[tuple[str, str | None]]) -> None:
+        """`add` for many; those without a fingerprint are left out."""
+        self._found[phase].update((name, text) for name, text in found if text is not None)
+
+    def take(self) -> dict[str, str]:
+        """The digests of the phases of which something is known; the next step begins."""
+        taken = {
+            phase: xxhash.xxh3_128_hexdigest(orjson.dumps(sorted(found.items())))
+            for phase, found in self._found.items()
+            if found
+        }
+        self.clear()
+        return taken
+
+    def clear(self) -> None:
+        """Forget what was collected."""
+        for found in self._found.values():
+            found.clear()
+        self._uses.clear()
+
 
 ALL, ROOT = "all", "root"  # of `Settings.outputs`
 
@@ -124,7 +168,11 @@ class Compared:
 
     def close_step(self) -> None:
         """A recorded step is over: `take_text` gives its digests."""
-        self._read()
+        late, self._late = self._late, []
+        if late and not is_capturing():  # with one copy
+            rows = read_together([numbers for *_, numbers in late])
+            for (phase, name, seed, _), row in zip(late, rows):
+                self.digests.add(phase, name, _joined(seed, row))
         self._sizes.clear()
         taken = self.digests.take()
         self._text = DIGESTS % orjson.dumps(taken) if taken else b""
@@ -196,7 +244,7 @@ class Compared:
     def _later(self, em: Emitter, phase: str | None, name: str, tensor: torch.Tensor) -> bytes:
         """The fingerprint of a tensor on a device, which is computed there and read later."""
         parts = None if is_capturing() else components(tensor)
-        if parts is None or local_part(tensor) is not None:
+        if parts is None or local_of(tensor) is not None:
             return b""
         tensor = as_plain(tensor)
         started = start_digests(parts)
@@ -212,18 +260,6 @@ class Compared:
         if phase is not None:
             self._late.append((phase, name, seed, numbers))
         return LATE_FINGERPRINT % em.defer(partial(_quoted, seed), numbers)
-
-    def _read(self) -> None:
-        """Read the fingerprints that devices were computing, with one copy."""
-        late, self._late = self._late, []
-        if not late or is_capturing():
-            return
-        home = late[0][3].device
-        flat = host(torch.cat([numbers.to(home) for *_, numbers in late])).tolist()
-        at = 0
-        for phase, name, seed, numbers in late:
-            self.digests.add(phase, name, _joined(seed, flat[at : at + len(numbers)]))
-            at += len(numbers)
 
     def _sketch(
         self, em: Emitter, name: str, tensor: torch.Tensor, text: bytes, *, is_summed: bool

@@ -6,6 +6,7 @@ are computed on the device and read together with the records of the step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import orjson
@@ -22,21 +23,84 @@ from traincheck.collect.stats.argument_stats import (
 )
 from traincheck.collect.stats.calls import ArgumentStats, ResultStats, stats_text
 from traincheck.collect.stats.next_token_labels import ONCE
-from traincheck.collect.stats.update_size import UpdateSize
-from traincheck.collect.tensors.norms import has_norm
-from traincheck.collect.tensors.readable import (
+from traincheck.collect.tensors.reading import (
     FUNC,
+    PLAIN_TYPES,
+    has_memory,
     is_countable,
     is_included,
+    modes,
 )
-from traincheck.collect.tensors.reading import modes
+from traincheck.collect.tensors.sums import has_norm
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.recording_state import Clock
-from traincheck.schema.claims import (
-    Needs,
-    without_sampling,
-)
+from traincheck.schema.claims import Needs, without_sampling
 from traincheck.schema.torch_api import ATTENTION, EMBEDDING, MULTI_HEAD, SOFTMAXES, losses
+
+STEPS = 10  # the first ones
+_SAMPLE = 1024  # elements of a parameter, evenly spread
+_EXACT = frozenset({torch.float32, torch.float64})  # in other dtypes an update is lost in rounding
+
+
+class UpdateSize:
+    """How far the first updates of a run move its parameters, by a sample of their elements.
+
+    Keeps samples from before an update, one step of an optimizer, until the scan after it. On the
+    CPU only.
+
+    is_requested: whether updates are still to be looked at. is_due: whether those of this step are.
+    """
+
+    def __init__(self, *, is_requested: bool) -> None:
+        self.is_due = False
+        self.is_requested = is_requested
+        self._before: dict[int, torch.Tensor] = {}
+
+    def begin_step(self, step: int | None) -> None:
+        """A step begins."""
+        self.is_requested &= step is None or step < STEPS
+        self.is_due = self.is_requested and step is not None
+        self._before.clear()
+
+    def before(self, tensors: Iterable[torch.Tensor]) -> None:
+        """An update is about to begin."""
+        self._before = {id(tensor): _some(tensor).clone() for tensor in tensors if _is_fit(tensor)}
+
+    def added(self, text: bytes, tensor: torch.Tensor) -> bytes:
+        """Numbers of a parameter, with the largest change of an element since `before`."""
+        was = self._before.pop(id(tensor), None)
+        if was is None or not _is_fit(tensor):
+            return text
+        now = _some(tensor)
+        if now.shape != was.shape or now.dtype is not was.dtype:
+            return text
+        moved = torch.dist(now, was, math.inf).item()
+        if not math.isfinite(moved):
+            return text
+        return b'%b"moved":%b}' % (text[:-1] + b"," if text else b"{", repr(moved).encode())
+
+    @property
+    def has_any(self) -> bool:
+        """Whether an update is being measured."""
+        return bool(self._before)
+
+
+def _is_fit(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) in PLAIN_TYPES
+        and tensor.is_cpu
+        and tensor.dtype in _EXACT
+        and tensor.requires_grad
+        and tensor.numel() > 0
+        and tensor.is_contiguous()
+        and has_memory(tensor)
+    )
+
+
+def _some(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach().view(-1)
+    return flat[:: max(1, flat.numel() // _SAMPLE)]
+
 
 _LARGEST = 1 << 24  # elements of a parameter that is read when it is found
 

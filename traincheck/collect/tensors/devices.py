@@ -9,7 +9,7 @@ Attributes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +63,15 @@ def host(numbers: torch.Tensor) -> torch.Tensor:
     pinned.copy_(numbers, non_blocking=True)
     MODULE.current_stream(numbers.device).record_event().synchronize()
     return pinned
+
+
+def read_together(rows: Sequence[torch.Tensor]) -> Iterator[list[float]]:
+    """The numbers of tensors of one dim, copied at once. Waits for their devices."""
+    home, at = rows[0].device, 0
+    flat = host(torch.cat([row.to(home) for row in rows])).tolist()
+    for row in rows:
+        yield flat[at : at + len(row)]
+        at += len(row)
 
 
 def event() -> Any:

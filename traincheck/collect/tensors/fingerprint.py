@@ -25,18 +25,18 @@ from traincheck.collect.tensors.reading import (
     PLAIN_TYPES,
     as_plain,
     detached,
+    has_memory,
     is_a,
     is_foreign,
+    local_of,
     modes,
     own,
     undispatched,
     unseen,
 )
-from traincheck.handlers import give_back
 
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
 PROBED = 3 * PROBE_SLICE
-LOW = 1 << 32  # nearly all allocations are above it; freed memory leaves an offset
 
 hex128 = xxhash.xxh3_128_hexdigest
 hash64 = xxhash.xxh3_64_intdigest
@@ -91,22 +91,6 @@ def seed_of(tensor: torch.Tensor) -> int:
     return _seeds[tensor.dtype, tensor.shape]
 
 
-def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a dense tensor has memory.
-
-    Sharding and offloading free the memory of a parameter and keep its shape. Reading it then ends
-    the process.
-    """
-    try:
-        if tensor.data_ptr() > LOW or not tensor.numel():
-            return True
-        storage = tensor.untyped_storage()
-        return storage.nbytes() > 0 and storage.data_ptr() > 0  # a wrapper has a size alone
-    except (RuntimeError, NotImplementedError) as error:  # inside torch.func: it represents others
-        give_back(error)
-        return False
-
-
 def is_plain_cpu(tensor: torch.Tensor) -> bool:
     """Whether the elements are in CPU memory, in logical order, as plain bits."""
     return (
@@ -151,15 +135,7 @@ def _unusual(tensor: torch.Tensor) -> str | None:
 def _is_direct(tensor: torch.Tensor) -> bool:
     """Whether a tensor can be read without a dispatch."""
     kind = type(tensor)
-    return kind in PLAIN_TYPES or is_foreign(kind) or local_part(tensor) is not None
-
-
-def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The shard of a distributed tensor that is in this process; None for any other."""
-    if is_foreign(type(tensor)):
-        return None
-    local = getattr(tensor, "_local_tensor", None)
-    return local if isinstance(local, torch.Tensor) else None
+    return kind in PLAIN_TYPES or is_foreign(kind) or local_of(tensor) is not None
 
 
 def _digested(tensor: torch.Tensor) -> str | None:
@@ -169,7 +145,7 @@ def _digested(tensor: torch.Tensor) -> str | None:
     parts = components(tensor)
     if parts is None:
         return None
-    if local_part(tensor) is not None:  # a shard: not comparable with that of a rank
+    if local_of(tensor) is not None:  # a shard: not comparable with that of a rank
         return f"shard-{fingerprint(parts[0])}"
     if len(parts) == 1 and parts[0].is_cpu:
         return f"xxh3-128:{_digest_cpu(parts[0], whole)}"
@@ -210,7 +186,7 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     if whole is not tensor and not has_memory(tensor):  # the program's class holds others
         held = [value for value in own(whole).values() if is_a(value, torch.Tensor)]
         return _parts_of(held)
-    local = local_part(tensor)  # without a collective
+    local = local_of(tensor)  # without a collective
     if local is not None:
         return components(local)
     tensor = detached(tensor)
@@ -284,7 +260,7 @@ def zeros_probe(size: int, seed: int) -> int:
 def holds_zeros(gradient: torch.Tensor) -> bool:
     """Whether all elements are zero, with whatever sign."""
     # Of a distributed tensor, this shard only, as its digest: counting all would need other ranks
-    local = local_part(gradient)
+    local = local_of(gradient)
     values = as_plain(gradient) if local is None else local
     if modes() and type(values) in PLAIN_TYPES:
         with undispatched():

@@ -36,7 +36,9 @@ def generator_states() -> Iterator[tuple[str, bytes]]:
         state = _of_numpy(numpy)
         if state is not None:
             yield "numpy", state
-    yield from _of_devices()
+    if is_used() and not is_capturing():
+        for name, of_device in devices.generator_states():
+            yield name, torch_bytes(of_device)
 
 
 def _of_numpy(numpy: Any) -> bytes | None:
@@ -56,12 +58,6 @@ def _of_numpy_state(
         return None
     little = words.astype("<u4", copy=False).tobytes()
     return pack(little, int(position), float(normal) if has_normal else None)
-
-
-def _of_devices() -> Iterator[tuple[str, bytes]]:
-    if is_used() and not is_capturing():
-        for name, state in devices.generator_states():
-            yield name, torch_bytes(state)
 
 
 def _of_python(words: Any, normal: Any) -> bytes:

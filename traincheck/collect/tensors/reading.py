@@ -27,6 +27,7 @@ from typing import Any, TypeGuard, TypeVar
 import torch
 from torch.nn import parameter as parameters
 
+from traincheck.collect.tensors.devices import can_capture, is_remote
 from traincheck.handlers import give_back
 from traincheck.schema.observations.processes import Layout
 
@@ -276,13 +277,17 @@ def state_of(optimizer: Any, parameter: torch.Tensor) -> Any:
 
 def local_of(tensor: Any) -> torch.Tensor | None:
     """This rank's part of a distributed tensor; None for any other."""
+    if is_foreign(type(tensor)):
+        return None
     local = getattr(tensor, "_local_tensor", None)
-    return local if isinstance(local, torch.Tensor) and hasattr(tensor, "_spec") else None
+    return local if isinstance(local, torch.Tensor) else None
 
 
 def layout_of(tensor: Any) -> Layout | None:
-    """The layout of a distributed tensor; None if this rank is not part of its mesh."""
-    spec = tensor._spec
+    """The layout of a distributed tensor; None if it has none, or not this rank in its mesh."""
+    spec = getattr(tensor, "_spec", None)
+    if spec is None:
+        return None
     mesh, place = spec.mesh, spec.mesh.get_coordinate()
     if place is None:
         return None
@@ -304,3 +309,42 @@ def _placement(placement: Any) -> str:
     if placement.is_partial():
         return "partial"
     return f"shard {placement.dim}" if hasattr(placement, "dim") else type(placement).__name__
+
+
+FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+LOW = 1 << 32  # nearly all allocations are above it; freed memory leaves an offset
+_COUNTED = FLOATS | INTS
+HALF = frozenset({torch.float16, torch.bfloat16})
+# Inside torch.func. Reading its level creates a state that each node of a backward pass copies.
+FUNC = getattr(getattr(torch._C, "DispatchKey", None), "FuncTorchDynamicLayerFrontMode", None)
+is_included = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", lambda _: False)
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a dense tensor has memory.
+
+    Sharding and offloading free the memory of a parameter and keep its shape. Reading it then ends
+    the process.
+    """
+    try:
+        if tensor.data_ptr() > LOW or not tensor.numel():
+            return True
+        storage = tensor.untyped_storage()
+        return storage.nbytes() > 0 and storage.data_ptr() > 0  # a wrapper has a size alone
+    except (RuntimeError, NotImplementedError) as error:  # inside torch.func: it represents others
+        give_back(error)
+        return False
+
+
+def is_countable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements can be read without side effects."""
+    if type(tensor) not in PLAIN_TYPES or tensor.dtype not in _COUNTED:
+        return False
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.numel() == 0:
+        return False
+    if modes() or is_included(FUNC) or not (tensor.is_cpu or is_remote(tensor)):
+        return False
+    if tensor.data_ptr() <= LOW and not has_memory(tensor):
+        return False
+    return tensor.is_cpu or not can_capture()

@@ -17,9 +17,7 @@ import orjson
 import torch
 
 from traincheck.collect.tensors.devices import host, is_remote
-from traincheck.collect.tensors.fingerprint import has_memory, local_part
-from traincheck.collect.tensors.readable import FLOATS
-from traincheck.collect.tensors.reading import as_plain, unseen
+from traincheck.collect.tensors.reading import FLOATS, as_plain, has_memory, local_of, unseen
 from traincheck.handlers import give_back
 from traincheck.schema.comparison.sketch import SIZE, encode
 
@@ -55,7 +53,7 @@ class Sketcher:
             65 numbers in float64 on the device of the tensor.
         """
         with unseen(), _no_dispatch(), _no_transforms():
-            local = local_part(tensor)
+            local = local_of(tensor)
             if local is not None:
                 runs = _runs(tensor, local)
                 return None if runs is None else self._added(runs)

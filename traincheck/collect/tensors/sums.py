@@ -14,13 +14,27 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import Any, TypeAlias, cast
 
+import orjson
 import torch
 
-from traincheck.collect.tensors.devices import KIND
-from traincheck.collect.tensors.readable import FLOATS, FUNC, HALF, is_countable, is_included
-from traincheck.collect.tensors.reading import PLAIN_TYPES, as_plain, detached, is_foreign, modes
+from traincheck.collect.tensors.devices import KIND, host
+from traincheck.collect.tensors.reading import (
+    FLOATS,
+    FUNC,
+    HALF,
+    LOW,
+    PLAIN_TYPES,
+    as_plain,
+    detached,
+    is_countable,
+    is_foreign,
+    is_included,
+    local_of,
+    modes,
+)
 from traincheck.handlers import give_back
 from traincheck.schema.metrics.sums import (
     ABSOLUTES,
@@ -73,16 +87,12 @@ def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """
     if type(tensor) in PLAIN_TYPES:
         return tensor, 0
-    if is_foreign(type(tensor)):
+    local, whole = local_of(tensor), cast("Any", tensor)
+    if local is None:
         return as_plain(tensor), 0
-    placements = getattr(tensor, "placements", None)
-    if placements is None or not hasattr(tensor, "to_local"):
-        return tensor, 0
-    local: torch.Tensor = tensor.to_local()
-    if not any(placement.is_shard() for placement in placements):
+    if not any(placement.is_shard() for placement in getattr(whole, "placements", ())):
         return local, 0
-    mesh: Any = getattr(tensor, "device_mesh", None)
-    copies = (mesh.size(d) for d, one in enumerate(placements) if one.is_replicate())
+    copies = (whole.device_mesh.size(d) for d, p in enumerate(whole.placements) if p.is_replicate())
     return local, math.prod(copies)
 
 
@@ -95,16 +105,6 @@ def sums_of(tensor: torch.Tensor, columns: frozenset[str]) -> Taken:
     """
     flat = detached(tensor)
     return _on_cpu(flat, columns) if flat.is_cpu else _on_device(flat, columns)
-
-
-def difference_sums(
-    one: torch.Tensor, other: torch.Tensor, columns: frozenset[str]
-) -> Taken | None:
-    """The sums of ``one - other``; None if they cannot be compared element by element."""
-    if one.shape != other.shape or one.device != other.device:
-        return None
-    difference = detached(one) - detached(other)
-    return None if why_not(difference) else sums_of(difference, columns)
 
 
 def is_hidden() -> bool:
@@ -126,11 +126,22 @@ def _on_cpu(x: torch.Tensor, columns: frozenset[str]) -> Row:
         row[MINIMUM], row[MAXIMUM] = float(low.item()), float(high.item())
     taken = [number for number in row[SUM:ZEROS] if number is not None]
     if not all(map(math.isfinite, taken)):
-        _of_finite(x, row, columns)
-        return row
-    row[NONFINITE] = 0 if taken else None  # not known
-    if not columns.isdisjoint(_RARE):
-        _further(x, row, columns)
+        # Sums of finite elements may overflow, too: those of all of them in double precision
+        finite = x[torch.isfinite(x)].double()
+        row[NONFINITE] = x.numel() - finite.numel()
+        if "sum" in columns:
+            row[SUM] = float(finite.sum().item())
+        if "squares" in columns:
+            row[SQUARES] = float(torch.dot(finite, finite).item())
+        if "minimum" in columns or "maximum" in columns:
+            is_any = finite.numel() > 0
+            row[MINIMUM] = float(finite.min().item()) if is_any else None
+            row[MAXIMUM] = float(finite.max().item()) if is_any else None
+        _further(finite, row, columns)
+    else:
+        row[NONFINITE] = 0 if taken else None  # not known
+        if not columns.isdisjoint(_RARE):
+            _further(x, row, columns)
     return row
 
 
@@ -206,24 +217,6 @@ def _squares(x: torch.Tensor) -> float:
     if total < _TINY and flat.dtype is not torch.float64:
         return sum(float(torch.dot(wide, wide).item()) for wide in wide_pieces(x))
     return total
-
-
-def _of_finite(x: torch.Tensor, row: Row, columns: frozenset[str]) -> None:
-    """The sums of the finite elements in double precision, where a sum is not finite.
-
-    Sums of finite elements may overflow, too.
-    """
-    finite = x[torch.isfinite(x)].double()
-    row[NONFINITE] = x.numel() - finite.numel()
-    if "sum" in columns:
-        row[SUM] = float(finite.sum().item())
-    if "squares" in columns:
-        row[SQUARES] = float(torch.dot(finite, finite).item())
-    if "minimum" in columns or "maximum" in columns:
-        is_any = finite.numel() > 0
-        row[MINIMUM] = float(finite.min().item()) if is_any else None
-        row[MAXIMUM] = float(finite.max().item()) if is_any else None
-    _further(finite, row, columns)
 
 
 def _further(x: torch.Tensor, row: Row, columns: frozenset[str]) -> None:
@@ -318,3 +311,82 @@ def _as_row(numbers: Sequence[float]) -> Row:
         row = scaled(row, unit)
         row[MINIMUM : MAXIMUM + 1] = low_high
     return row
+
+
+# Decides with one call into C, for nearly all tensors, whether they have a norm
+_kind_of = attrgetter("is_cpu", "layout", "dtype", "is_nested", "requires_grad")
+_address, _item = torch._C.TensorBase.data_ptr, torch._C.TensorBase.item
+_data = attrgetter("data")
+_Group = tuple[torch.device | None, bool, bool]  # device, in half, requires a gradient
+_NEAR: dict[Any, _Group] = {
+    (True, torch.strided, dtype, False, learns): (None, dtype in HALF, learns)
+    for dtype in FLOATS
+    for learns in (False, True)
+}
+_BETWEEN = b',"nonfinite":0} {"norm":'
+
+
+def norms_of(tensors: list[torch.Tensor]) -> list[Any]:
+    """The norm of each tensor, serialized, or on its device until `read_norms`; b"" for others.
+
+    There are no side effects.
+    """
+    if not tensors or modes() or is_included(FUNC):
+        return [b""] * len(tensors)
+    if PLAIN_TYPES.issuperset(map(type, tensors)):
+        kinds = list(map(_kind_of, tensors))
+        group, are_alike = _NEAR.get(kinds[0]), kinds.count(kinds[0]) == len(kinds)
+        if group is not None and are_alike and min(map(_address, tensors)) > LOW:
+            return _norms(group, tensors)  # nearly always: found without a loop
+    out: list[Any] = [b""] * len(tensors)
+    groups: dict[_Group, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        if has_norm(tensor):
+            device = None if tensor.is_cpu else tensor.device
+            group = device, tensor.dtype in HALF, tensor.requires_grad
+            groups.setdefault(group, []).append(index)
+    for group, indices in groups.items():
+        for index, norm in zip(indices, _norms(group, [tensors[i] for i in indices])):
+            out[index] = norm
+    return out
+
+
+def _norms(group: _Group, tensors: list[torch.Tensor]) -> list[Any]:
+    device, is_half, learns = group
+    chosen = list(map(_data, tensors)) if learns else tensors
+    norms: Sequence[Any] = torch._foreach_norm(chosen, *((2, torch.float32) if is_half else ()))
+    return _texts(list(map(_item, norms)), chosen) if device is None else list(norms)
+
+
+def read_norms(norms: Sequence[Any]) -> list[bytes]:
+    """The norms among ``norms`` that are still on devices, read at once; b"" elsewhere."""
+    late = [norm for norm in norms if isinstance(norm, torch.Tensor)]
+    if not late:
+        return [b""] * len(norms)
+    home = late[0].device
+    numbers = host(torch.stack([norm.to(home, torch.float32) for norm in late])).tolist()
+    texts = iter(_texts(numbers, [None] * len(late)))
+    return [next(texts) if isinstance(norm, torch.Tensor) else b"" for norm in norms]
+
+
+def _texts(norms: Sequence[float], tensors: Sequence[torch.Tensor | None]) -> list[bytes]:
+    """Norms as numbers. tensors: for counting, if that only costs time."""
+    data = orjson.dumps(norms)[1:-1]  # one call serializes all
+    texts = (b'{"norm":%b,"nonfinite":0}' % data.replace(b",", _BETWEEN)).split(b" ")
+    if b"null" not in data:
+        return texts
+    return [_broken(t) if b"null" in text else text for text, t in zip(texts, tensors)]
+
+
+def _broken(tensor: torch.Tensor | None) -> bytes:
+    """Numbers of a detached tensor whose norm is not finite."""
+    if tensor is None:
+        return b'{"nonfinite":1}'
+    finite = tensor[torch.isfinite(tensor)].double()
+    found = {"norm": float(finite.norm()), "nonfinite": tensor.numel() - finite.numel()}
+    return orjson.dumps(found)
+
+
+def has_norm(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` has floating point elements and can be read."""
+    return type(tensor) in PLAIN_TYPES and tensor.dtype in FLOATS and is_countable(tensor)

@@ -1,14 +1,38 @@
-"""The way from code of the program into code of traincheck, and back."""
+"""The way from code of the program into code of traincheck, and back; one emitter a thread."""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from traincheck.collect.listeners import Listeners
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import Emitter, Writer
-from traincheck.collect.trace_writer.thread_state import ThreadState
+
+
+class ThreadState(threading.local):
+    """The emitter of the running thread; None until its first record."""
+
+    em: Emitter | None = None
+    lease: Lease | None = None
+
+
+class Lease:
+    """Returns an emitter when its thread ends and its locals are freed.
+
+    This also works for threads of C++. Python does not know whether those are alive.
+    """
+
+    __slots__ = ("_em", "_free")
+
+    def __init__(self, em: Emitter, free: deque[Emitter]) -> None:
+        self._em, self._free = em, free
+
+    def __del__(self) -> None:
+        self._free.append(self._em)
+
 
 Fault: TypeAlias = Callable[[Any, BaseException], None]  # gets what failed, and the error
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from traincheck.collect.tensors.devices import host
+from traincheck.collect.tensors.devices import read_together
 from traincheck.handlers import give_back
 
 _PLACE = re.compile(rb"\0(\d+)\0")
@@ -46,12 +46,9 @@ class PendingNumbers:
         """
         waiting = dict(self.waiting)
         try:
-            home = next(iter(waiting.values()))[1].device
-            flat = host(torch.cat([numbers.to(home) for _, numbers in waiting.values()])).tolist()
-            at = 0
-            for number, (finish, numbers) in waiting.items():
-                self._texts[number] = finish(flat[at : at + len(numbers)])
-                at += len(numbers)
+            rows = read_together([numbers for _, numbers in waiting.values()])
+            for (number, (finish, _)), row in zip(waiting.items(), rows):
+                self._texts[number] = finish(row)
         except Exception as error:
             give_back(error)
             self._forget(waiting)

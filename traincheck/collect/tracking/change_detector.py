@@ -17,16 +17,9 @@ from traincheck.collect.templates import (
     FINGERPRINT,
     STATS,
 )
-from traincheck.collect.tensors.fingerprint import (
-    LOW,
-    fingerprint,
-    has_memory,
-    hash64,
-    hex128,
-    holds_zeros,
-)
-from traincheck.collect.tensors.norms import norms_of
-from traincheck.collect.tensors.reading import as_plain, requires_grad
+from traincheck.collect.tensors.fingerprint import fingerprint, hash64, hex128, holds_zeros
+from traincheck.collect.tensors.reading import LOW, as_plain, has_memory, requires_grad
+from traincheck.collect.tensors.sums import norms_of
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.deferred_scan import DeferredScan, DeferredScans
@@ -92,19 +85,17 @@ class ChangeDetector:
         try:
             for variable, tensor in found:
                 try:
-                    self._rebase(variable, tensor)
+                    if not is_on_device(tensor):
+                        self.baseline(variable, tensor)
+                        continue
+                    variable.fits(tensor)
+                    variable.exact_only = True
+                    look = DeferredScan(variable=variable, after=None, is_told=False)
+                    self.pending.add(look, tensor)
                 except RuntimeError as error:  # inside torch.func some have no memory
                     give_back(error)
         finally:
             self.pending.begin()
-
-    def _rebase(self, variable: TrackedTensor, tensor: torch.Tensor) -> None:
-        if not is_on_device(tensor):
-            self.baseline(variable, tensor)
-            return
-        variable.fits(tensor)
-        variable.exact_only = True
-        self.pending.add(DeferredScan(variable=variable, after=None, is_told=False), tensor)
 
     def scan_all(  # noqa: C901, PLR0912, PLR0915  # each call on the way costs a third of a look
         self, em: Emitter, found: Iterable[tuple[TrackedTensor, torch.Tensor | None]], after: int

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from traincheck.collect.tensors.device_fingerprint import (
-    Digest,
     PendingDigests,
     finish,
     read,
     start,
 )
 from traincheck.collect.tensors.devices import is_capturing
-from traincheck.collect.tensors.fingerprint import components, local_part, seed_of_parts
-from traincheck.collect.tensors.norms import read_norms
-from traincheck.collect.tensors.reading import as_plain, unseen
+from traincheck.collect.tensors.fingerprint import components, seed_of_parts
+from traincheck.collect.tensors.reading import as_plain, local_of, unseen
 from traincheck.collect.tensors.sketch import read_sketches
+from traincheck.collect.tensors.sums import read_norms
 
 if TYPE_CHECKING:
     from traincheck.collect.tracking.tracked_tensor import TrackedTensor
@@ -92,7 +91,7 @@ class DeferredScans:
             if parts is None:
                 return False
             tensor, whole = as_plain(tensor), tensor
-            if local_part(whole) is not None:  # the same as in `fingerprint`
+            if local_of(whole) is not None:  # the same as in `fingerprint`
                 tensor, parts, look.prefix = parts[0], parts[:1], "shard-"
             look.seed = seed_of_parts(tensor, parts)
             look.are_values = tuple(part.dtype is tensor.dtype for part in parts)
@@ -144,15 +143,13 @@ class DeferredScans:
         )
         for index, ((_, found), digests) in enumerate(zip(begun, batches), 1):
             for look in found:
-                yield _found(look, list(islice(digests, len(look.are_values))), next(stats))
+                one, text = list(islice(digests, len(look.are_values))), next(stats)
+                if not one:
+                    yield Found(look, None, is_zero=False, stats=b"")
+                    continue
+                zeros = [zero for (_, _, zero), is_value in zip(one, look.are_values) if is_value]
+                fingerprint = look.prefix + finish(one, look.seed)
+                yield Found(look, fingerprint, is_zero=bool(zeros) and all(zeros), stats=text)
             for place, action in actions:  # the caller has noted these results
                 if place == index:
                     action()
-
-
-def _found(look: DeferredScan, digests: list[Digest], stats: bytes) -> Found:
-    if not digests:
-        return Found(look, None, is_zero=False, stats=b"")
-    values = [digest for digest, is_value in zip(digests, look.are_values) if is_value]
-    is_zero = bool(values) and all(is_zero for _, _, is_zero in values)
-    return Found(look, look.prefix + finish(digests, look.seed), is_zero, stats)

@@ -90,18 +90,18 @@ def rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
     """The current learning rate of each group; empty if one of them is not a number."""
     rates: list[float] = []
     for group in groups_of(optimizer):
-        rate = group.get("lr")
-        found = rate if type(rate) is float else _rate(rate)
+        rate: Any = group.get("lr")
+        found: float | None
+        if type(rate) is float:
+            found = rate
+        elif type(rate) in PLAIN_TYPES:  # to read one on a device would wait for it
+            found = float(item(rate)) if rate.is_cpu else None
+        else:
+            found = None if is_a(rate, torch.Tensor) else real(rate)
         if found is None or found - found != 0:  # the last: not finite
             return []
         rates.append(found)
     return rates
-
-
-def _rate(value: Any) -> float | None:
-    if type(value) in PLAIN_TYPES:
-        return float(item(value)) if value.is_cpu else None  # it would wait for the device
-    return None if is_a(value, torch.Tensor) else real(value)
 
 
 class TrainerThreads:

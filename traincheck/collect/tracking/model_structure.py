@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from traincheck.collect.tensors.devices import host
-from traincheck.collect.tensors.readable import is_countable
-from traincheck.collect.tensors.reading import as_plain, is_a, is_lazy, own
+from traincheck.collect.tensors.reading import as_plain, is_a, is_countable, is_lazy, own
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.tracking.naming import class_of, is_readable, table, walk
 from traincheck.schema.observations.models import ModelStructure
@@ -58,7 +57,9 @@ def structure(
     for path, module in walk(top, name) if parts is None else parts:
         plain = classes.get(type(module))
         if plain is None:
-            plain = classes[type(module)] = _plain(module)
+            plain = classes[type(module)] = {"class": dotted(class_of(module))}
+            if (family := family_of(module)) is not None:
+                plain["family"] = family
         modules[path] = _facts(module, plain)
         parameters, buffers = table(module, "_parameters"), table(module, "_buffers")
         if not (parameters or buffers):
@@ -71,13 +72,17 @@ def structure(
             for tensor in map(as_plain, held):
                 by_device[tensor.device] += tensor.numel()
         strided += [f"{path}.{key}" for key, t in parameters.items() if _is_strided(t)]
+    config = own(top).get("config")
+    values = [own(config), *(vars(cls) for cls in type(config).__mro__)]
+    tokens = {key: next((one[key] for one in values if key in one), None) for key in _TOKENS}
     return ModelStructure(
         name=name,
         model_class=dotted(class_of(top)),
         dtypes={str(k).removeprefix("torch."): n for k, n in by_dtype.items()},
         devices={str(k): n for k, n in by_device.items()},
-        cuda=_has_cuda(),
-        tokens=_tokens(top),
+        # A GPU that this torch could use. A call of CUDA would initialize it
+        cuda=torch.version.cuda is not None and access("/dev/nvidia0", F_OK),
+        tokens={key: value for key, value in tokens.items() if isinstance(value, (bool, int))},
         strided=tuple(strided[:_MOST_STRIDED]),
         modules=modules,
     )
@@ -93,11 +98,6 @@ def _is_strided(tensor: torch.Tensor | None) -> bool:
     form = _FORMATS.get(tensor.dim())
     is_formatted = form is not None and tensor.is_contiguous(memory_format=form)
     return not (is_formatted or tensor.is_contiguous())
-
-
-def _has_cuda() -> bool:
-    """Whether there is a GPU that this torch could use. A call of CUDA would initialize it."""
-    return torch.version.cuda is not None and access("/dev/nvidia0", F_OK)
 
 
 def family_of(module: nn.Module) -> str | None:
@@ -122,13 +122,6 @@ def has_initial_statistics(norm: nn.modules.batchnorm._BatchNorm) -> bool:
     return bool(host(is_initial).item())
 
 
-def _plain(module: nn.Module) -> dict[str, Any]:
-    """The facts that are common to all modules of a class."""
-    family = family_of(module)
-    cls = dotted(class_of(module))
-    return {"class": cls} if family is None else {"class": cls, "family": family}
-
-
 def _facts(module: nn.Module, plain: dict[str, Any]) -> dict[str, Any]:
     """The facts about a module. plain: those of its class, returned if there are no more.
 
@@ -143,19 +136,12 @@ def _facts(module: nn.Module, plain: dict[str, Any]) -> dict[str, Any]:
             facts[key] = settings[key]
     if isinstance(settings.get("batch_first"), bool):
         facts["batch_first"] = settings["batch_first"]
-    if _repeats(table(module, "_modules")):
+    children = [id(part) for part in table(module, "_modules").values() if part is not None]
+    if len(set(children)) < len(children):  # one child has several names, as in ``[block] * 6``
         facts["repeats"] = True
     if "family" in plain:
         facts |= _of_layer(module, settings)
     return {**plain, **facts} if facts else plain
-
-
-def _repeats(children: dict[str, nn.Module | None]) -> bool:
-    """Whether one child has several names, as in ``[block] * 6``."""
-    if not children:
-        return False
-    ids = [id(child) for child in children.values() if child is not None]
-    return len(set(ids)) < len(ids)
 
 
 def _of_layer(module: nn.Module, settings: dict[str, Any]) -> dict[str, Any]:
@@ -180,12 +166,3 @@ def _of_layer(module: nn.Module, settings: dict[str, Any]) -> dict[str, Any]:
         if form is not None:
             facts["channels_last"] = weight.is_contiguous(memory_format=form)
     return facts
-
-
-def _tokens(top: nn.Module) -> dict[str, Any]:
-    config = own(top).get("config")
-    found: dict[str, Any] = {}
-    values = [own(config), *(vars(cls) for cls in type(config).__mro__)]
-    for key in _TOKENS:
-        found[key] = next((one[key] for one in values if key in one), None)
-    return {key: value for key, value in found.items() if isinstance(value, (bool, int))}

@@ -1,20 +1,23 @@
-"""Parameter groups of optimizers: whether they changed, and the record of them."""
+"""Optimizers: whether their groups changed, what wraps one, and what a load is about to change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
+import torch
 from torch.optim import Optimizer
 
-from traincheck.collect.tensors.reading import groups_of, has_groups, is_a, own
+from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.tensors.reading import groups_of, has_groups, is_a, own, state_of
 from traincheck.collect.tensors.summarize import dotted, summarize_named
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
 from traincheck.schema.words import is_unowned
 
+_RATES = frozenset({"lr", "initial_lr"})
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 
 
@@ -120,9 +123,6 @@ class OptimizerGroups:
         em.event("optimizer", fields)
         self._signatures[owner] = self._signature(owner, optimizer)
 
-    def _follows(self, key: str) -> bool:
-        return self._is_exact and key not in ("lr", "initial_lr")
-
     def _signature(self, owner: str, optimizer: Optimizer) -> Any:
         tracker = self._tracker
         return [
@@ -131,7 +131,8 @@ class OptimizerGroups:
                 [
                     (key, value)
                     for key, value in group.items()
-                    if _is_plain(value) and (type(value) is not float or self._follows(key))
+                    if _is_plain(value)
+                    and (type(value) is not float or (self._is_exact and key not in _RATES))
                 ],
             )
             for group in groups_of(optimizer)
@@ -139,14 +140,14 @@ class OptimizerGroups:
 
 
 _INNER = ("optimizer", "_optimizer")  # attribute in schedulers and wrappers of frameworks
-_MAX_DEPTH = 3
+_MOST_WRAPPERS = 3
 
 
 # Accelerate, Lightning and Fabric wrap each optimizer, and so do searches for flat minima. All
 # instruments use this module, so that none compares a wrapper with the wrapped optimizer.
 def layers(given: Any) -> Iterator[Any]:
     """``given``, and the optimizers that it wraps, from the outside in."""
-    for _ in range(_MAX_DEPTH + 1):
+    for _ in range(_MOST_WRAPPERS + 1):
         yield given
         values = own(given)
         inner = next((values[n] for n in _INNER if n in values), None)
@@ -177,3 +178,73 @@ def owner_of(live: Iterable[tuple[str, Optimizer]], given: Any) -> str | None:
     if groups is None:
         return None
     return next((name for name, found in known if groups_of(found) is groups), None)
+
+
+_MAX_DEPTH = 5
+_UNKNOWN = object()
+_Count: TypeAlias = int | None  # None if a value is on a device: comparing would wait for it
+
+
+# Accelerate loads the state of each optimizer that it prepares into the same optimizer. Such a load
+# changes nothing, so it does not mean that a run resumes another one.
+def of_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> _Count:
+    """Number of values of groups and state that differ from those of the optimizer.
+
+    Returns None if unknown: the state has another form, or values are on a device.
+    """
+    groups, given = groups_of(optimizer), state.get("param_groups")
+    entries = state.get("state")
+    if not isinstance(given, list) or not isinstance(entries, Mapping):
+        return None
+    if [len(group["params"]) for group in groups] != [len(group["params"]) for group in given]:
+        return None  # the load raises
+    pairs = [
+        (entries.get(key), state_of(optimizer, parameter))
+        for told, group in zip(given, groups)
+        for key, parameter in zip(told["params"], group["params"])
+    ]
+    counts = [_compare(new or {}, old or {}) for new, old in pairs]
+    counts += [_compare(_hyper(told), _hyper(group)) for told, group in zip(given, groups)]
+    return _total(counts)
+
+
+def of_scheduler(scheduler: Any, state: Mapping[str, Any]) -> _Count:
+    """Number of values that differ from those of the scheduler; None if unknown."""
+    own = vars(scheduler)
+    return _total([_compare(value, own.get(key, _UNKNOWN)) for key, value in state.items()])
+
+
+def _hyper(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def _total(counts: list[_Count]) -> _Count:
+    known = sum(count for count in counts if count is not None)
+    return None if not known and None in counts else known
+
+
+def _compare(new: Any, old: Any, depth: int = 0) -> _Count:
+    """Number of values that differ. A value that cannot be compared counts as different."""
+    if new is old:
+        return 0
+    if isinstance(new, torch.Tensor) and isinstance(old, torch.Tensor):
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            return 1
+        return int(fingerprint(new) != fingerprint(old)) if new.is_cpu and old.is_cpu else None
+    if type(new) in _SCALARS and type(old) in _SCALARS:
+        return int(new != old)
+    if new is None and callable(old):  # a function, which is not saved
+        return 0
+    if depth >= _MAX_DEPTH:
+        return 1
+    if isinstance(new, Mapping):
+        inner = old if isinstance(old, Mapping) else getattr(old, "__dict__", None)
+        if not isinstance(inner, Mapping):
+            return 1
+        keys = dict.fromkeys([*new, *(inner if inner is old else ())])
+        pairs = [(new.get(key, _UNKNOWN), inner.get(key, _UNKNOWN)) for key in keys]
+    elif isinstance(new, (list, tuple)) and isinstance(old, (list, tuple)) and len(new) == len(old):
+        pairs = list(zip(new, old))
+    else:
+        return 1
+    return _total([_compare(one, other, depth + 1) for one, other in pairs])

@@ -18,7 +18,6 @@ from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.change_detector import ChangeDetector
 from traincheck.collect.tracking.live_objects import TrainerThreads, parameters_of
 from traincheck.collect.tracking.model_structure import structure
-from traincheck.collect.tracking.module_map import ModuleMap
 from traincheck.collect.tracking.naming import (
     ByObject,
     Identities,
@@ -33,7 +32,7 @@ from traincheck.collect.tracking.naming import (
 )
 from traincheck.collect.tracking.scans import Scans
 from traincheck.collect.tracking.staggered_scan import StaggeredScan
-from traincheck.collect.tracking.tracked_model import Slots, TrackedModel, this_thread
+from traincheck.collect.tracking.tracked_model import ModuleMap, Slots, TrackedModel, this_thread
 from traincheck.collect.tracking.tracked_tensor import BUFFER, GRADIENT, PARAMETER, TrackedTensor
 from traincheck.schema.claims import Needs
 from traincheck.schema.words import is_unowned
@@ -229,18 +228,13 @@ class Tracker:
             if root is None and unowned:
                 root = self.roots[name] = TrackedModel(optimizer, name, is_unowned=True)
             if root is not None and (unowned or root.parameters.variables):
-                self._track_unowned(em, root, unowned)
-
-    def _track_unowned(
-        self, em: Emitter, root: TrackedModel, unowned: dict[str, torch.Tensor]
-    ) -> None:
-        old, found = root.parameters.variables, {}
-        for name, tensor in unowned.items():
-            slot: Slot = weakref.ref(tensor), None
-            found[name] = slot, self._follow_parameter(em, name, tensor, None, old.get(name))
-        root.parameters = Slots("_parameters", found)
-        root.size = sum(as_plain(tensor).numel() for tensor in unowned.values())
-        self._record_removed(em, old, found)
+                old, now = root.parameters.variables, {}
+                for path, tensor in unowned.items():
+                    slot: Slot = weakref.ref(tensor), None
+                    now[path] = slot, self._follow_parameter(em, path, tensor, None, old.get(path))
+                root.parameters = Slots("_parameters", now)
+                root.size = sum(as_plain(tensor).numel() for tensor in unowned.values())
+                self._record_removed(em, old, now)
 
     def _died(self, root: TrackedModel) -> None:
         if self.on_death is not None and self.roots.get(root.name) is root:
@@ -281,3 +275,21 @@ class Tracker:
         for root in list(self.roots.values()):
             if not held.isdisjoint(map(id, root.parameters.tensors())):
                 root.thread = here
+
+
+def known_contents(tracker: Tracker) -> Iterator[tuple[str, str, str | None]]:
+    """Role, name and fingerprint of each variable; None if it is not known.
+
+    Variables of models that are gone stay: the garbage collector decides when a model is freed, and
+    two runs of one program may differ in that. The name of a state of an optimizer begins with that
+    of the optimizer.
+    """
+    for root in list(tracker.roots.values()):
+        for parameter, gradient in root.parameters.variables.values():
+            yield PARAMETER, parameter.name, parameter.digest
+            yield GRADIENT, gradient.name, gradient.digest if gradient.identity else None
+        for buffer in root.buffers.variables.values():
+            yield BUFFER, buffer.name, buffer.digest
+    for owner, states in tracker.scans.optimizer_states.items():
+        for name, state in states.items():
+            yield state.role, f"{owner}:{name}", state.digest

@@ -18,10 +18,11 @@ from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.loss_graph import before_node
-from traincheck.collect.tensors.readable import FLOATS, is_countable
 from traincheck.collect.tensors.reading import (
+    FLOATS,
     as_plain,
     is_a,
+    is_countable,
     is_lazy,
     modules_in,
     named_modules,

@@ -8,15 +8,14 @@ norms, so that a wrong gradient of a small one counts, too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from os import close
+from dataclasses import asdict, dataclass
+from os import close, memfd_create
 from typing import Any, ClassVar
 
 import torch
 
 from traincheck.collect.probes.autograd import Recomputed, TensorHooks, graph_of, now
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, Root, unobservable
-from traincheck.collect.probes.fork import memory_file
 from traincheck.collect.probes.functions import Constants, Functions, get, put
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.schema.probes.names import Experiments, Status
@@ -59,12 +58,7 @@ class Slope:
 
     def numbers(self) -> dict[str, float]:
         """For the event."""
-        return {
-            "ratio": self.ratio,
-            "spread": self.spread,
-            "kink": self.kink,
-            "noise": self.noise,
-        }
+        return asdict(self)
 
 
 class Gradient(Experiment):
@@ -73,7 +67,7 @@ class Gradient(Experiment):
     name: ClassVar[str] = Experiments.GRADIENT
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        fd = memory_file()
+        fd = memfd_create("traincheck")  # which copies of the process share
         try:
             result = _measured(call, laboratory, fd)
         except Exception:  # not what lets a copy go on, which needs the file
@@ -91,10 +85,17 @@ def _measured(call: Call, laboratory: Laboratory, fd: int) -> Result:
     taken["rounding"] = _ROUNDING * max(abs(loss), _LEAST_LOSS)
     slope = _slope(call, laboratory, fd, taken, groups=None)
     if not isinstance(slope, str) and (slope.is_wrong or slope.doubt > ERROR):
-        rounding = _rounding(call, laboratory, fd, loss)
-        if isinstance(rounding, float) and rounding > taken["rounding"]:
-            taken["rounding"] = rounding  # the loss is a small sum of large terms
-            slope = _slope(call, laboratory, fd, taken, groups=None)
+        # The terms of a loss can be much larger than their sum, as those of normalized advantages
+        # are: how far tiny moves are from a straight line.
+        moves = (_TINY, -_TINY, 2 * _TINY, -2 * _TINY)
+        found = [_moved(call, laboratory, fd, size, None) for size in moves]
+        values = [value for value in found if isinstance(value, float)]
+        if len(values) == len(moves):
+            up, down, far_up, far_down = values
+            bend = max(abs(up + down - 2 * loss), abs(far_up - far_down - 2 * (up - down)))
+            if bend / 2 > taken["rounding"]:
+                taken["rounding"] = bend / 2
+                slope = _slope(call, laboratory, fd, taken, groups=None)
     if isinstance(slope, str):
         return unobservable(slope)
     numbers = {**slope.numbers(), "said": said, "loss": loss, "parameters": taken["parameters"]}
@@ -216,20 +217,6 @@ def _gradient(call: Call, root: Root, since: int, nodes: set[str]) -> dict[str, 
         **({"unfit": "all gradients are zero"} if not directions else {}),
         **({"left_out": f"{left_out} parameters with hooks or used before"} if left_out else {}),
     }
-
-
-def _rounding(call: Call, laboratory: Laboratory, fd: int, loss: float) -> float | str:
-    """The rounding error of the loss: how far tiny moves are from a straight line.
-
-    The terms of a loss can be much larger than their sum, as those of normalized advantages are.
-    """
-    moves = (_TINY, -_TINY, 2 * _TINY, -2 * _TINY)
-    found = [_moved(call, laboratory, fd, size, None) for size in moves]
-    values = [value for value in found if isinstance(value, float)]
-    if len(values) < len(found):
-        return next(value for value in found if isinstance(value, str))
-    up, down, far_up, far_down = values
-    return max(abs(up + down - 2 * loss), abs(far_up - far_down - 2 * (up - down))) / 2
 
 
 def _slope(

@@ -32,7 +32,13 @@ class InPlace(Experiment):
         numbers = {"change": moved, "layers": len(parts)}
         if moved <= TOLERANCE:
             return Result(numbers=numbers)
-        return Result(status=Status.MOVED, numbers=numbers, where=_located(call, laboratory, parts))
+        where = ""  # the first layer that alone moves the loss
+        for part in parts[:_MOST_ALONE]:
+            alone = _moved(laboratory, [part])
+            if not isinstance(alone, str) and alone > TOLERANCE:
+                where = call.path(part)
+                break
+        return Result(status=Status.MOVED, numbers=numbers, where=where)
 
 
 def _moved(laboratory: Laboratory, parts: Sequence[nn.Module]) -> float | str:
@@ -55,12 +61,3 @@ def _moved(laboratory: Laboratory, parts: Sequence[nn.Module]) -> float | str:
     if outcome.told["unused"]:
         return "the program does not use the result of a layer, only what it has overwritten"
     return abs(float(outcome.told["loss"]) - laboratory.loss) / max(abs(laboratory.loss), 1e-6)
-
-
-def _located(call: Call, laboratory: Laboratory, parts: Sequence[nn.Module]) -> str:
-    """The first layer that alone moves the loss."""
-    for part in parts[:_MOST_ALONE]:
-        moved = _moved(laboratory, [part])
-        if not isinstance(moved, str) and moved > TOLERANCE:
-            return call.path(part)
-    return ""

@@ -19,7 +19,7 @@ from traincheck.collect.probes.base import (
     unobservable,
 )
 from traincheck.collect.probes.batch import leaves, mapped
-from traincheck.collect.probes.laboratory import Bench
+from traincheck.collect.probes.models import Bench
 from traincheck.collect.probes.operations import TOLERANCE, change, first_moved
 from traincheck.collect.tensors.reading import as_plain, modules_in, unseen
 from traincheck.collect.trace_writer.emitter import hidden
@@ -37,7 +37,16 @@ class LaterTokens(Experiment):
     name: ClassVar[str] = Experiments.LATER_TOKENS
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        ids = _ids(call)
+        # The ids of tokens, of several texts: the last such input, as decoders have it.
+        ids = None
+        for name, value in [*enumerate(call.args), *call.kwargs.items()]:
+            for tensor in leaves(value):
+                with unseen():
+                    plain = as_plain(tensor)
+                    is_ids = plain.dtype in (torch.int64, torch.int32) and plain.dim() == 2
+                    is_text = is_ids and plain.shape[1] >= _SHORTEST and plain.shape[0] > 1
+                if is_text and not any(word in str(name) for word in _OTHERS):
+                    ids = tensor
         if ids is None or not any(isinstance(p, nn.Embedding) for p in modules_in(call.module)):
             return None
         targets = _Targets()
@@ -53,21 +62,7 @@ class LaterTokens(Experiment):
             return unobservable(outcome.reason or told["unfit"])
         if "change" not in told:
             return None
-        return result_of(told, TOLERANCE, ("change", "positions"), ("operation",))
-
-
-def _ids(call: Call) -> torch.Tensor | None:
-    """The ids of tokens, of several texts: the last such input, as decoders have it."""
-    found = None
-    for name, value in [*enumerate(call.args), *call.kwargs.items()]:
-        for tensor in leaves(value):
-            with unseen():
-                plain = as_plain(tensor)
-                is_ids = plain.dtype in (torch.int64, torch.int32) and plain.dim() == 2
-                is_text = is_ids and plain.shape[1] >= _SHORTEST and plain.shape[0] > 1
-            if is_text and not any(word in str(name) for word in _OTHERS):
-                found = tensor
-    return found
+        return result_of(outcome, TOLERANCE, ("change", "positions"), ("operation",))
 
 
 class _Targets(TorchFunctionMode):

@@ -6,7 +6,8 @@ Where the model makes a mask of the ids itself, a sample runs alone, with and wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from traincheck.collect.probes.base import (
 )
 from traincheck.collect.probes.batch import Batch, leaves, mapped
 from traincheck.collect.probes.isolation import UnfitError
-from traincheck.collect.probes.laboratory import Bench, distance
+from traincheck.collect.probes.models import Bench, distance
 from traincheck.collect.probes.operations import (
     TOLERANCE,
     change,
@@ -31,8 +32,15 @@ from traincheck.collect.probes.operations import (
     moves,
     taped,
 )
-from traincheck.collect.tensors.reading import PLAIN_TYPES, modules_in, undispatched, unseen
-from traincheck.schema.probes.names import Experiments
+from traincheck.collect.tensors.reading import (
+    PLAIN_TYPES,
+    is_a,
+    modules_in,
+    own,
+    undispatched,
+    unseen,
+)
+from traincheck.schema.probes.names import Experiments, Status
 
 _SHORTEST = 4
 _MOST_ROWS = 3
@@ -49,24 +57,13 @@ class Padding(Experiment):
     is_of_module: ClassVar[bool] = True
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        if not _has_padding(call):
-            return None
+        with unseen(), undispatched(), torch.no_grad():
+            plain = [t for t in leaves((call.args, call.kwargs)) if type(t) in PLAIN_TYPES]
+            # A mask, or ids that end with one that is repeated
+            if all(_mask(t) is None and _lengths(t) is None for t in plain):
+                return None
         outcome = laboratory.measure(lambda: _measured(call))
-        if outcome.reason:
-            return unobservable(outcome.reason)
-        return result_of(
-            outcome.told, TOLERANCE, ("change", "padded"), ("operation", "how", "fill")
-        )
-
-
-def _has_padding(call: Call) -> bool:
-    """Whether an input looks like a mask, or like ids that end with one that is repeated."""
-    with unseen(), undispatched(), torch.no_grad():
-        for tensor in leaves((call.args, call.kwargs)):
-            is_plain = type(tensor) in PLAIN_TYPES
-            if is_plain and (_mask(tensor) is not None or _lengths(tensor) is not None):
-                return True
-    return False
+        return result_of(outcome, TOLERANCE, ("change", "padded"), ("operation", "how", "fill"))
 
 
 def _measured(call: Call) -> Mapping[str, Any]:
@@ -88,11 +85,8 @@ def _mask(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     mask = tensor.detach().bool()
     changes = (mask[:, 1:] != mask[:, :-1]).sum(1)
-    return (
-        mask
-        if int(changes.max()) == 1 and bool((changes == 0).any() | (changes == 1).all())
-        else None
-    )
+    is_run = int(changes.max()) == 1 and bool((changes == 0).any() | (changes == 1).all())
+    return mask if is_run else None
 
 
 def _masked(batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
@@ -196,8 +190,12 @@ def _trimmed(call: Call, batch: Batch) -> dict[str, Any]:
     worst = 0.0
     for row in rows:
         end = int(lengths[row])
-        alone = batch.mapped(_only(row))
-        cut = mapped(alone, _cut(end, length))
+        alone = batch.mapped(partial(torch.narrow, dim=0, start=row, length=1))
+
+        def cut_off(tensor: torch.Tensor, end: int = end) -> torch.Tensor:
+            return tensor[:, :end] if _is_long(tensor, length) else tensor
+
+        cut = mapped(alone, cut_off)
         whole, trimmed = bench.forward(alone), bench.forward(cut)
         if bench.draws:
             raise UnfitError("the model draws random numbers in eval mode")
@@ -214,14 +212,6 @@ def _trimmed(call: Call, batch: Batch) -> dict[str, Any]:
         found |= {"how": "trimmed", **_place_of(call, bench, batch, ids, kept)}
         found |= _fill_of_scores(call, bench, batch)
     return found
-
-
-def _only(row: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda tensor: tensor[row : row + 1]
-
-
-def _cut(end: int, length: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda tensor: tensor[:, :end] if _is_long(tensor, length) else tensor
 
 
 def _is_long(tensor: torch.Tensor, length: int) -> bool:
@@ -248,3 +238,62 @@ def _place_of(
     for hook in hooks:
         hook.remove()
     return first_of(call, operations, others, lambda one, two: moves(one, two, kept))
+
+
+LOSS_TOLERANCE = 1e-5  # of the loss
+_MOST = 4
+
+
+class PaddingRow(Experiment):
+    """Zeroes what an embedding gives for its padding index: the loss must stay what it is.
+
+    This vector gets no gradient. If it is not zero and takes part, it adds a constant that nothing
+    has learned.
+    """
+
+    name: ClassVar[str] = Experiments.PADDING_ROW
+
+    def run(self, call: Call, laboratory: Laboratory) -> Result | None:
+        parts: list[Any] = list(modules_in(call.module))
+        found: list[Any] = []
+        for part in parts:
+            row = own(part).get("padding_idx") if is_a(part, nn.Embedding) else None
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                if row is not None and bool(part.weight[row].any()) and not _is_shared(part, parts):
+                    found.append(part)
+        del found[_MOST:]
+        if not found:
+            return None
+
+        def zero(embedding: Any, args: Any, result: torch.Tensor) -> torch.Tensor:
+            return result.masked_fill((args[0] == embedding.padding_idx).unsqueeze(-1), 0.0)
+
+        def change() -> None:
+            for part in found:
+                part.register_forward_hook(zero)
+
+        outcome = laboratory.replay(change)
+        if outcome.reason:
+            return unobservable(outcome.reason)
+        loss = float(outcome.told["loss"])
+        moved = abs(loss - laboratory.loss) / max(abs(laboratory.loss), 1e-6)
+        numbers = {"loss": laboratory.loss, "without": loss, "change": moved}
+        if moved <= LOSS_TOLERANCE:
+            return Result(numbers=numbers)
+        return Result(status=Status.MOVED, numbers=numbers, where=call.path(found[0]))
+
+
+def _is_shared(part: Any, parts: list[nn.Module]) -> bool:
+    """Whether another layer holds the vector too: an output layer, or what an adapter has copied.
+
+    Then it is learned there, or was before the copy was made.
+    """
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        weight, row = part.weight, part.padding_idx
+        weights = [own(one).get("_parameters", {}).get("weight") for one in parts]
+        alike = [
+            torch.equal(other[row], weight[row])
+            for other in weights
+            if other is not None and other.shape == weight.shape and other.device == weight.device
+        ]
+        return sum(alike) > 1  # itself is one

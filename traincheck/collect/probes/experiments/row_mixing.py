@@ -7,6 +7,7 @@ its result of the unchanged batch put back, the results of the other samples ret
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -21,8 +22,8 @@ from traincheck.collect.probes.base import (
 )
 from traincheck.collect.probes.batch import Batch, InnerBatches, leaves, with_row
 from traincheck.collect.probes.isolation import UnfitError
-from traincheck.collect.probes.laboratory import Bench, distance, rows
-from traincheck.collect.probes.operations import Operation, Tape, taped
+from traincheck.collect.probes.models import Bench, distance, rows
+from traincheck.collect.probes.operations import Operation, Tape, first_of, taped
 from traincheck.handlers import give_back
 from traincheck.schema.probes.names import Experiments
 
@@ -51,13 +52,11 @@ class RowMixing(Experiment):
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
         outcome = laboratory.measure(lambda: _compared(call))
-        if outcome.reason:
-            return unobservable(outcome.reason)
         told = outcome.told
-        if told["change"] > TOLERANCE and told.get("is_by_design"):
+        if not outcome.reason and told["change"] > TOLERANCE and told.get("is_by_design"):
             return unobservable(f"{told['operation']} relates samples to each other")
         numbers, detail = ("change", "samples", "own_change"), ("operation", "class", "first")
-        return result_of(told, TOLERANCE, numbers, detail)
+        return result_of(outcome, TOLERANCE, numbers, detail)
 
 
 def _compared(call: Call) -> dict[str, Any]:
@@ -212,3 +211,58 @@ def _described(call: Call, operation: Operation, size: int) -> dict[str, Any]:
         "where": call.path(module) if module is not None else call.name,
         "class": type(module).__name__ if module is not None else "",
     }
+
+
+ROLLED_TOLERANCE = 1e-3  # of the largest value
+
+
+class BatchPlace(Experiment):
+    """Rolls the samples of the batch by one: each must keep its result."""
+
+    name: ClassVar[str] = Experiments.BATCH_PLACE
+    is_of_module: ClassVar[bool] = True
+
+    def run(self, call: Call, laboratory: Laboratory) -> Result | None:
+        outcome = laboratory.measure(lambda: _rolled(call))
+        return result_of(outcome, ROLLED_TOLERANCE, ("change", "samples"), ("operation",))
+
+
+def _rolled(call: Call) -> dict[str, Any]:
+    batch = Batch.of_samples(call)
+    if not call.are_samples:
+        raise UnfitError("the inputs are the same in each call: their rows can be one graph")
+    bench = Bench(call.module)
+    inner = InnerBatches(call.module, batch.size)
+    base = rows(bench.forward(batch.given), batch.size)
+    inner.remove()
+    if bench.draws:
+        raise UnfitError("the model draws random numbers in eval mode")
+    if inner.reason or batch.is_ambiguous:
+        raise UnfitError(inner.reason or "two dimensions of an input have the size of the batch")
+    if not base:
+        raise UnfitError("no result has one row for each sample")
+    again = rows(bench.forward(batch.given), batch.size)
+    given = batch.mapped(lambda tensor: tensor.roll(1, 0))
+    rolled = rows(bench.forward(given), batch.size)
+    if len(again) != len(base) or len(rolled) != len(base):
+        raise UnfitError("the shapes of the results depend on the content of the batch")
+    if any(distance(a, b) for a, b in zip(base, again)):
+        raise UnfitError("the model in eval mode gives two results for one batch")
+    change = max(distance(a, b.roll(-1, 0)) for a, b in zip(base, rolled))
+    found: dict[str, Any] = {"change": change, "samples": batch.size}
+    if change > ROLLED_TOLERANCE:
+        operations, others = taped(bench, batch.given), taped(bench, given)
+        found |= first_of(call, operations, others, partial(_breaks, batch.size))
+    return found
+
+
+def _breaks(size: int, one: Operation, two: Operation) -> bool:
+    """Whether rows of a result do not follow those of the batch."""
+    for a, b in zip(one.results, two.results):
+        if a.dim() < 2 or a.shape != b.shape or a.shape[0] != size or not a.is_floating_point():
+            continue
+        if bool(torch.equal(a, b)):  # no function of the samples, such as a table of positions
+            continue
+        if distance(a, b.roll(-1, 0)) > ROLLED_TOLERANCE:
+            return True
+    return False
