@@ -64,7 +64,10 @@ class Process:
         self.program_filter = ProgramFilter(checks.programs, view.program, view.source)
         self._program = plain_subscription(self.program_filter, NEEDS)
         self._run_states = RunStates()
-        self._subscribe_rules()
+        for rule in checks.rules:
+            check_id = rule.info.check_id
+            if not is_for_run(rule) and self._is_observable(check_id):
+                self._subscribe(partial(rule_subscription, rule, self._run_states), (check_id,))
         self._subscribe_invariants(restricted_to_program)
         self._provisional: list[Subscription] = []  # until it is known whether it was renamed
         if self.program_filter.is_renamed:
@@ -166,13 +169,6 @@ class Process:
         if reason is not None:
             self.unobservable[check_id] = reason
         return reason is None
-
-    def _subscribe_rules(self) -> None:
-        own = [rule for rule in self._checks.rules if not is_for_run(rule)]
-        for rule in [rule for rule in own if self._is_observable(rule.info.check_id)]:
-            self._subscribe(
-                partial(rule_subscription, rule, self._run_states), (rule.info.check_id,)
-            )
 
     def _subscribe_invariants(self, choose: _Choice) -> None:
         for name, invariants in self._checks.invariants.items():

@@ -74,17 +74,7 @@ def build_tree(
 def _node(call: CallEvent, children: Sequence[Node], args: Collection[str]) -> Node:
     family = call.family or call.api
     is_model = family == Families.MODULE and call.root
-    return Node(
-        api=call.api,
-        family=family if is_model or family in LANDMARKS else None,
-        note=_note(call, args, is_model=is_model),
-        children=tuple(children),
-        where=call.where,
-    )
-
-
-def _note(call: CallEvent, args: Collection[str], *, is_model: bool) -> str:
-    """``is_causal=True; in evaluation mode; without grad``."""
+    # ``is_causal=True; in evaluation mode; without grad``.
     given = {k: v for k, v in call.args.items() if k in args and isinstance(v, (bool, int, str))}
     parts = [format_args(given)] if given else []
     if is_model and call.training is False:
@@ -93,7 +83,13 @@ def _note(call: CallEvent, args: Collection[str], *, is_model: bool) -> str:
         parts.append("without grad")
     if call.exception is not None:
         parts.append(f"raises {call.exception}")
-    return "; ".join(parts)
+    return Node(
+        api=call.api,
+        family=family if is_model or family in LANDMARKS else None,
+        note="; ".join(parts),
+        children=tuple(children),
+        where=call.where,
+    )
 
 
 def _collapsed(nodes: Iterable[Node]) -> list[Node]:

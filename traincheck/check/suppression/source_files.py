@@ -63,7 +63,13 @@ class SourceFiles:
         if found is None:
             return None
         try:
-            return _decoded(read_regular(found, MAX_BYTES))
+            # Decode like Python: with the declared encoding, and line feeds only.
+            content = read_regular(found, MAX_BYTES)
+            try:
+                encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+            except SyntaxError:
+                encoding = "utf-8"
+            return io.TextIOWrapper(io.BytesIO(content), encoding=encoding, errors="replace").read()
         except (OSError, ValueError):
             return None
 
@@ -118,15 +124,6 @@ def _checkout(folder: Path) -> Path | None:
         if any(os.path.lexists(candidate / name) for name in _MARKERS):
             return candidate
     return None
-
-
-def _decoded(content: bytes) -> str:
-    """Decode like Python: with the declared encoding, and line feeds only."""
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-    except SyntaxError:
-        encoding = "utf-8"
-    return io.TextIOWrapper(io.BytesIO(content), encoding=encoding, errors="replace").read()
 
 
 # It is used for calls whose source line is not in the trace.

@@ -18,14 +18,10 @@ _CALLED = {Symptom.MISSING_CALL: "does not call", Symptom.EXTRA_CALL: "calls"}
 
 def side_effects_text(cause: RootCause) -> str:
     """Sentences on further effects of a cause, each after a space; empty if there are none."""
-    return _frozen_text(cause) + _called_text(cause) + _numbers_text(cause)
-
-
-def _frozen_text(cause: RootCause) -> str:
-    """A sentence on the frozen parameters among the effects of another symptom."""
     names = {t.first.subject.variable for _, s, t in cause.explained if s is Symptom.FROZEN}
     found = sorted(name for name in names - cause.variables if name is not None)
-    return f" Beside that, {joined(found, _SHOWN_NAMES)} do not require grad." if found else ""
+    frozen = f" Beside that, {joined(found, _SHOWN_NAMES)} do not require grad." if found else ""
+    return frozen + _called_text(cause) + _numbers_text(cause)
 
 
 def _called_text(cause: RootCause) -> str:
