@@ -16,8 +16,8 @@ from msgspec.structs import asdict
 
 from traincheck.check.suppression.policy import Suppression
 from traincheck.errors import UsageError, nearest
+from traincheck.schema.files import read_regular
 from traincheck.schema.findings import SEVERITIES
-from traincheck.schema.reading import read_regular
 from traincheck.schema.record import Complaint, Record, complaint_of
 
 if sys.version_info >= (3, 11):

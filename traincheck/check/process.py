@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from traincheck.check.context.violation_context import RecentCalls
-from traincheck.check.monitors.checks import Checks, failure_text
 from traincheck.check.monitors.invariant_monitor import (
     InvariantMonitor,
     renamed_to_program,
@@ -14,8 +13,10 @@ from traincheck.check.monitors.invariant_monitor import (
 )
 from traincheck.check.monitors.program_filter import NEEDS, ProgramFilter
 from traincheck.check.monitors.subscriptions import (
+    Checks,
     RunSubscriptions,
     Subscription,
+    failure_text,
     invariant_subscription,
     plain_subscription,
     rule_subscription,

@@ -19,9 +19,8 @@ from traincheck.diff.difference import (
 from traincheck.diff.evidence import Evidence
 from traincheck.diff.generators import draws_from
 from traincheck.diff.items import PHASES, Item, Key, Phase
-from traincheck.diff.messages import message_of, texts_of
+from traincheck.diff.messages import A, B, Told, message_of, texts_of
 from traincheck.diff.run_facts import Programs, Run
-from traincheck.diff.sides import A, B, Told
 
 _MOST_NOTES = 5
 _MOST_LATENT = 100

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from traincheck.diff.items import Item, Phase
-from traincheck.diff.sides import Told
+from traincheck.diff.messages import Told
 from traincheck.diff.sources import Change
 from traincheck.schema.findings import FINDINGS, NOTHING_CHECKED
 from traincheck.schema.record import Record

@@ -12,12 +12,16 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from traincheck.check.context.call_tree import Node, build_tree, excerpt, truncated, visible_nodes
-from traincheck.check.context.windows import (
+from traincheck.check.context.call_tree import (
     CallWindow,
+    Node,
+    build_tree,
     calls_inside,
     calls_of_step,
+    excerpt,
     latest_calls,
+    truncated,
+    visible_nodes,
     window_of,
 )
 from traincheck.readings.steps import is_judged

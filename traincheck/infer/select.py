@@ -1,18 +1,25 @@
-"""The invariants among the claims of the runs: which are selected, implied, or in another set."""
+"""The invariants among the claims of the runs: which are selected, implied, or in another set.
+
+The confidence of a claim comes from its examples and the chance model of its relation.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.infer.confidence import DEFAULT_CONFIDENCE, confidence, min_examples
 from traincheck.infer.dropped import Dropped
 from traincheck.infer.examples import ExampleCounts
-from traincheck.infer.preconditions import WIDE_SCOPES, LearnedPrecondition, preconditions_by_scope
+from traincheck.infer.preconditions import (
+    WIDE_SCOPES,
+    LearnedPrecondition,
+    preconditions_by_scope,
+    sentence,
+)
 from traincheck.infer.propose import subject_of
 from traincheck.infer.replay_views import CALLS_SAMPLED, SAMPLED, SELECTIVE
-from traincheck.infer.sentences import sentence
 from traincheck.infer.statistics import MergedClaim
 from traincheck.schema.claims import (
     PROGRAM,
@@ -26,6 +33,36 @@ from traincheck.schema.claims import (
 from traincheck.schema.invariant_file import invariant_id
 from traincheck.schema.protocols import Relation
 from traincheck.schema.words import joined
+
+DEFAULT_CONFIDENCE = 0.99
+
+
+def confidence(
+    relation: Relation,
+    claim: Hypothesis,
+    positive: int,
+    *,
+    candidates: int = 1,
+    conditions: int = 0,
+) -> float:
+    """1 - probability that chance alone gave these examples.
+
+    Args:
+        relation: gives the chance model.
+        claim: a hypothesis of that relation.
+        positive: number of examples, all of which hold, that the precondition lets through.
+        candidates: number of conditions that were tried when the precondition was learned.
+        conditions: number of conditions that were chosen. Each choice among many makes chance
+            agreement more likely.
+    """
+    chance = relation.chance(claim, positive) * float(max(1, candidates)) ** conditions
+    # Rounded, so that the file does not depend on how a machine rounds its last bits.
+    return round(1.0 - min(1.0, chance), 6)
+
+
+def min_examples(level: float) -> int:
+    """Number of coin tosses that give this confidence."""
+    return max(1, math.ceil(math.log(max(1.0 - level, 1e-12), 0.5) - 1e-9))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from msgspec import NODEFAULT
 from msgspec.structs import fields, force_setattr
 
 from traincheck.schema.events import EVENT_TYPES, KINDS, Event
-from traincheck.schema.json_text import MOST_VALUES, dump_json
+from traincheck.schema.files import MOST_VALUES, dump_json
 from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.record import EventBase
 from traincheck.schema.values import tensor_json

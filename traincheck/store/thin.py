@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from traincheck.schema.events import Event
-from traincheck.schema.files import private
+from traincheck.schema.files import open_regular, private
 from traincheck.schema.marks import Marks
-from traincheck.schema.reading import open_regular
 from traincheck.store.live import LiveStream
 from traincheck.store.manifest import process_exists, read_manifest, write_manifest
 
