@@ -254,7 +254,9 @@ class Engine:
             violations = process.program_filter.filter(violations)
         for violation in violations:
             if violation.withdrawn:
-                self._withdraw(violation)
+                self._violated[violation.check_id] -= self._builder.withdraw(violation)
+                if self._violated[violation.check_id] <= 0:  # the check holds
+                    del self._violated[violation.check_id]
                 new.append(violation)
                 continue
             self._violated[violation.check_id] += 1
@@ -264,13 +266,6 @@ class Engine:
                 seen = partial(self._context.on_violation, violation, calls)
                 self._best_effort(_COMPARISON, seen, _nothing)
         return new
-
-    def _withdraw(self, violation: Violation) -> None:
-        """Forget a provisional violation: the check holds."""
-        check_id = violation.check_id
-        self._violated[check_id] -= self._builder.withdraw(violation)
-        if self._violated[check_id] <= 0:
-            del self._violated[check_id]
 
     def _fail(self, process: Process, failed: Subscription, error: Exception) -> None:
         _logger.debug("a monitor failed", exc_info=error)

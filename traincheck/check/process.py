@@ -115,16 +115,13 @@ class Process:
         if not self._provisional:
             return ()
         if not self.program_filter.former_files:
-            self._forget(self._provisional)
+            # Drop monitors of invariants that do not apply to this program.
+            ids = {check_id for one in self._provisional for check_id in one.check_ids}
+            self.subscriptions = [s for s in self.subscriptions if s not in self._provisional]
+            self.unobservable = {id_: w for id_, w in self.unobservable.items() if id_ not in ids}
+            self.router = self._make_router()
         self._provisional = []
         return self.program_filter.release()
-
-    def _forget(self, provisional: Sequence[Subscription]) -> None:
-        """Drop monitors of invariants that do not apply to this program."""
-        ids = {check_id for one in provisional for check_id in one.check_ids}
-        self.subscriptions = [one for one in self.subscriptions if one not in provisional]
-        self.unobservable = {id_: why for id_, why in self.unobservable.items() if id_ not in ids}
-        self.router = self._make_router()
 
     def instrument_failed(self, name: str, reason: str) -> None:
         """Disable what needs the instrument ``name``, which records nothing from here on."""
@@ -179,11 +176,10 @@ class Process:
             usable = tuple(i for i in usable if self._is_observable(i.id))
             for schedule in (None, self._view.schedule):  # the latter for what is sampled
                 is_sampled = schedule is not None
-                chosen = (i for i in usable if self._is_sampled(i) is is_sampled)
+                chosen = (
+                    i for i in usable if self._view.samples(self._checks.needs[i.id]) is is_sampled
+                )
                 self._subscribe_relation(self._checks.relations[name], tuple(chosen), schedule)
-
-    def _is_sampled(self, invariant: Invariant) -> bool:
-        return self._view.samples(self._checks.needs[invariant.id])
 
     def _subscribe_relation(
         self,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import PurePath
 
-from traincheck.schema.events import CheckpointEvent, Event, MarkEvent, StateEvent
+from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Report, Save
 from traincheck.schema.marks import Marks
 from traincheck.schema.probes.event import ProbeEvent
@@ -37,31 +37,25 @@ class RunOverview:
     def add(self, event: Event) -> None:
         """Take in any event of the run. Frequent kinds are tested first."""
         if event.kind == "state":
-            self._variable(event)
+            if event.role == "parameter" and event.change in ("new", "replaced", "gone"):
+                root, bracket, _ = event.name.partition(".")[0].partition("[")
+                root = f"tensors of {root}" if bracket else root
+                members = self.parameters.setdefault(root, {})
+                if event.change == "gone":
+                    members.pop(event.name, None)
+                else:
+                    shape = event.summary.shape if event.summary is not None else ()
+                    members[event.name] = prod(shape or ())
         elif event.kind == "optimizer":
             self.optimizers[event.id] = event.cls
         elif event.kind == "mark":
-            self._mark(event)
+            if event.text == Marks.PROCESS:
+                process = (event.rank, event.stream.partition("-")[0])
+                self.processes.add(process)
+                if event.data.get("worker"):
+                    self.workers.add(process)
         elif event.kind == "probe" and len(self.probes) < _MOST_PROBES:
             self.probes.append(event)
-
-    def _variable(self, event: StateEvent) -> None:
-        if event.role != "parameter" or event.change not in ("new", "replaced", "gone"):
-            return
-        root, bracket, _ = event.name.partition(".")[0].partition("[")
-        members = self.parameters.setdefault(f"tensors of {root}" if bracket else root, {})
-        if event.change == "gone":
-            members.pop(event.name, None)
-        else:
-            shape = event.summary.shape if event.summary is not None else ()
-            members[event.name] = prod(shape or ())
-
-    def _mark(self, event: MarkEvent) -> None:
-        if event.text == Marks.PROCESS:
-            process = (event.rank, event.stream.partition("-")[0])
-            self.processes.add(process)
-            if event.data.get("worker"):
-                self.workers.add(process)
 
 
 _MAX_SAVES = 4096  # the latest

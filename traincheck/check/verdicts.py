@@ -58,7 +58,9 @@ class TraceView:
         """`from_mark`, from the data of the mark. It does not name the program."""
         recorded = facts.get("recorded")
         view = cls(recorded=None if recorded is None else _needs(recorded))
-        view.schedule = _schedule(facts.get("some"))
+        match facts.get("some"):
+            case [int(first), int(every)] if every > 0:
+                view.schedule = Schedule(first=first, every=every)
         view.level = facts.get("level")
         packages = facts.get("packages")
         view.packages = frozenset(map(str, packages)) if isinstance(packages, list) else frozenset()
@@ -159,13 +161,6 @@ def _needs(value: Any) -> Needs:
         return needs_from_json(value)
     except ValueError:
         return Needs()  # nothing is certain about a view that cannot be read
-
-
-def _schedule(value: Any) -> Schedule:
-    match value:
-        case [int(first), int(every)] if every > 0:
-            return Schedule(first=first, every=every)
-    return Schedule()
 
 
 def _missing(needs: Needs, recorded: Needs) -> str | None:

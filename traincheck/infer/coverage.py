@@ -7,7 +7,7 @@ Claims about APIs that are recorded only on request cannot be checked without th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,9 +109,8 @@ class CoverageCollector:
         self._levels: frozenset[str] = frozenset()
         self._changes = StepChanges()
         self._additions = Additions(self._changes)
-        self._adds: bool | None = (
-            None  # whether backward accumulates; None: no gradient was scanned
-        )
+        # Whether backward accumulates; None: no gradient was scanned
+        self._adds: bool | None = None
 
     def bind(self, run_states: RunStates) -> None:
         self._program = run_states.of(ProgramName)
@@ -156,16 +155,15 @@ class CoverageCollector:
             calls=frozenset(calls),
             modules=frozenset(module for *_, module in self._calls if module),
             variables=frozenset(self._variables),
-            packages=frozenset(self._package_calls()),
+            packages=frozenset(
+                (api, package)
+                for api, family, *_ in self._calls
+                if family is None
+                for package in self._packages
+                if api.startswith(f"{package}.")
+            ),
             levels=self._levels,
         )
-
-    def _package_calls(self) -> Iterator[tuple[str, str]]:
-        for api, family, *_ in self._calls:
-            if family is None:
-                for package in self._packages:
-                    if api.startswith(f"{package}."):
-                        yield api, package
 
 
 def union(first: RunCoverage, second: RunCoverage) -> RunCoverage:
@@ -198,7 +196,10 @@ def restrict_to_recorded(
     for invariant in invariants:
         calls = without_sampling(invariant.needs.calls)
         asked = frozenset().union(*(packages[api] for api in calls & packages.keys()))
-        level = _level(frozenset(filter(is_operator, calls)), coverages)
+        operators = frozenset(filter(is_operator, calls))
+        levels = {level for one in coverages if operators & one.calls for level in one.levels}
+        # Empty if the runs that call these operators have both levels.
+        level = levels.pop() if len(levels) == 1 and levels <= set(LEVELS) else ""
         needs = replace(invariant.needs, packages=asked, level=level)
         found.append(replace(invariant, needs=needs))
     return found
@@ -216,9 +217,3 @@ def view_notes(settings: Mapping[str, Any]) -> list[str]:
     if every > 1:
         notes.append(f"one step in {every:,} was recorded, so less can be learned")
     return notes
-
-
-def _level(operators: frozenset[str], coverages: Iterable[RunCoverage]) -> str:
-    """The level of the runs that call these operators; empty if they have both levels."""
-    levels = {level for one in coverages if operators & one.calls for level in one.levels}
-    return levels.pop() if len(levels) == 1 and levels <= set(LEVELS) else ""

@@ -54,20 +54,13 @@ def map_runs(
     Raises:
         UsageError: a worker process died.
     """
-    results = _in_process(runs, task, relations)
+    results: Iterator[T] = (task(run.source, relations, run.name) for run in runs)
     if min(jobs, len(runs)) > 1:
         results = _in_pool(runs, task, relations, min(jobs, len(runs)))
     for done, result in enumerate(results, 1):
         if on_progress is not None:
             on_progress(done, len(runs))
         yield result
-
-
-def _in_process(
-    runs: Sequence[Run], task: Task[T], relations: Mapping[str, Relation]
-) -> Iterator[T]:
-    for run in runs:
-        yield task(run.source, relations, run.name)
 
 
 def _in_pool(
@@ -155,7 +148,22 @@ def learn_from(
         InvariantFormatError: they hold claims of a form that no relation makes.
     """
     try:
-        return _learn_from(statistics, relations, limits)
+        table = dict(RELATIONS if relations is None else relations)
+        runs = distinct_runs(statistics)
+        selector = InvariantSelector(table, limits or Limits()).select(merge_runs(runs, table))
+        return InferResult(
+            invariants=with_excerpts(
+                restrict_to_recorded(selector.kept, [run.coverage for run in runs]),
+                [run.trees for run in runs],
+            ),
+            dropped=selector.dropped,
+            runs=[run.name for run in runs],
+            hypotheses=selector.hypotheses,
+            events=sum(run.events for run in runs),
+            steps=sum(run.steps for run in runs),
+            skipped=sum(run.skipped for run in runs),
+            statistics=runs,
+        )
     except BAD_VALUE as error:
         names = joined([run.name for run in statistics])
         raise InvariantFormatError(
@@ -163,26 +171,3 @@ def learn_from(
             f"({type(error).__name__}: {error})",
             fix="learn again from the runs; if nothing damaged the statistics, report this error",
         ) from error
-
-
-def _learn_from(
-    statistics: Sequence[RunStatistics],
-    relations: Mapping[str, Relation] | None,
-    limits: Limits | None,
-) -> InferResult:
-    table = dict(RELATIONS if relations is None else relations)
-    runs = distinct_runs(statistics)
-    selector = InvariantSelector(table, limits or Limits()).select(merge_runs(runs, table))
-    return InferResult(
-        invariants=with_excerpts(
-            restrict_to_recorded(selector.kept, [run.coverage for run in runs]),
-            [run.trees for run in runs],
-        ),
-        dropped=selector.dropped,
-        runs=[run.name for run in runs],
-        hypotheses=selector.hypotheses,
-        events=sum(run.events for run in runs),
-        steps=sum(run.steps for run in runs),
-        skipped=sum(run.skipped for run in runs),
-        statistics=runs,
-    )

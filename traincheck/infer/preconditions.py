@@ -203,7 +203,11 @@ def learn(counts: Counts, *, is_wide: bool = False) -> LearnedPrecondition | Non
     bad = _bits(row[2] > 0 for row in table)
     # First one that lets all positive examples through, whatever their numbers in this sample.
     found = (_search(table, singles, bad, share * positive) for share in (1.0, _COVER))
-    chosen = next((c for c in found if c is not None and _is_simpler(c, table)), None)
+    chosen = next(
+        # It has fewer conditions than the table has rows.
+        (c for c in found if c and sum(len(clause.conditions) for clause in c) < len(table)),
+        None,
+    )
     if chosen is None:
         return None
     covered = 0
@@ -211,14 +215,12 @@ def learn(counts: Counts, *, is_wide: bool = False) -> LearnedPrecondition | Non
         covered |= clause.rows
     inside = [row for i, row in enumerate(table) if covered >> i & 1]
     scope = _scope(inside, is_wide)
-    clauses = tuple((*clause.conditions, *_missing(scope, clause.conditions)) for clause in chosen)
+    clauses = []
+    for conditions in (clause.conditions for clause in chosen):
+        known = {condition.feature for condition in conditions}
+        clauses.append((*conditions, *(one for one in scope if one.feature not in known)))
     held = sum(row[1] for row in inside)
-    return LearnedPrecondition(Precondition(clauses=clauses), held, negative, len(singles))
-
-
-def _is_simpler(clauses: Sequence[_Candidate], table: Sequence[object]) -> bool:
-    """Whether it has fewer conditions than the table has rows."""
-    return sum(len(clause.conditions) for clause in clauses) < len(table)
+    return LearnedPrecondition(Precondition(clauses=tuple(clauses)), held, negative, len(singles))
 
 
 def _search(
@@ -303,11 +305,6 @@ def _scope(
         if len(values) == 1 and None not in values:
             found.append(Condition(feature=feature, op="==", value=values.pop()))
     return tuple(found)
-
-
-def _missing(scope: Sequence[Condition], conditions: Sequence[Condition]) -> tuple[Condition, ...]:
-    known = {condition.feature for condition in conditions}
-    return tuple(condition for condition in scope if condition.feature not in known)
 
 
 def _bits(flags: Iterable[bool]) -> int:

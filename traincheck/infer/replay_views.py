@@ -141,7 +141,8 @@ class ReplayViews:
         self._after_backward = [
             views
             for views, g in zip(self._view_sets, groups)
-            if _sees_gradients_after_backward(g.needs)
+            if g.needs.scans("gradient@backward")
+            and not any(map(g.needs.scans, ("gradient@zero_grad", "gradient@*")))
         ]
         self._cleared: dict[str, StateEvent] = {}  # gradients, since the last backward
 
@@ -212,9 +213,8 @@ class _Counterexamples:
     def __init__(self, group: ClaimGroup, run_states: RunStates) -> None:
         self._decider: Decider = run_states.bind(group.relation.decider(group.claims))
         self.negative: set[tuple[int, Features]] = set()
-        self._agreeing: dict[
-            int, Iterable[tuple[int, Example]]
-        ] = {}  # answers without a negative example
+        # Answers without a negative example
+        self._agreeing: dict[int, Iterable[tuple[int, Example]]] = {}
 
     def observe(self, event: Event) -> None:
         examples = self._decider.observe(event)
@@ -295,12 +295,6 @@ class _StateSet:
 
 def _is_scan(event: Event) -> bool:
     return isinstance(event, StateEvent) and event.change not in LIFECYCLE_CHANGES
-
-
-def _sees_gradients_after_backward(needs: Needs) -> bool:
-    if not needs.scans("gradient@backward"):
-        return False
-    return not any(map(needs.scans, ("gradient@zero_grad", "gradient@*")))
 
 
 FULL = "the full view"

@@ -181,9 +181,17 @@ class InvariantSelector:
         for one in claims:
             self.hypotheses += 1
             accepted += self._accept(one)
-        accepted = self._subsume(accepted)
+        implied = implied_by(accepted, self.relations)
+        by_key = {one.key: one for one in accepted}
+        kept = [one for one in accepted if one.key not in implied]
+        covered = {id(one.examples) for one in kept}  # a claim may be kept in one of its forms
+        for key, by in implied.items():
+            stronger, weaker = by_key[by], by_key[key]
+            if id(weaker.examples) not in covered:
+                covered.add(id(weaker.examples))
+                self._drop(weaker.claim, weaker.examples, IMPLIED, self._text(stronger))
         self.kept = sorted(
-            map(self._invariant, accepted), key=lambda i: (i.hypothesis.relation, i.text, i.id)
+            map(self._invariant, kept), key=lambda i: (i.hypothesis.relation, i.text, i.id)
         )
         self.dropped.sort(
             key=lambda d: (d.hypothesis.relation, d.text, d.reason, key_of(d.hypothesis))
@@ -235,18 +243,6 @@ class InvariantSelector:
             candidates=learned.candidates,
             conditions=learned.conditions if learned.excluded else 0,
         )
-
-    def _subsume(self, accepted: Sequence[Accepted]) -> list[Accepted]:
-        implied = implied_by(accepted, self.relations)
-        by_key = {one.key: one for one in accepted}
-        kept = [one for one in accepted if one.key not in implied]
-        covered = {id(one.examples) for one in kept}  # a claim may be kept in one of its forms
-        for key, by in implied.items():
-            one = by_key[key]
-            if id(one.examples) not in covered:
-                covered.add(id(one.examples))
-                self._drop(one.claim, one.examples, IMPLIED, self._text(by_key[by]))
-        return kept
 
     def _invariant(self, one: Accepted) -> Invariant:
         return Invariant(

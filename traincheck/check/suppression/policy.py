@@ -108,7 +108,10 @@ class SuppressionPolicy:
                 )
         found = [self._by_comment(code, place) for place in places]
         if not places:
-            found = [self._by_comment(code, place) for place in self._calling(subject)]
+            program = self._program() if subject.api else ""
+            source = self.sources.read(program) if program else None
+            lines = sorted(lines_calling(subject.api or "", source))
+            found = [self._by_comment(code, f"{program}:{line}") for line in lines]
             found = found if all(found) else []  # it may be any of these calls
         return next((one for one in found if one is not None), None)
 
@@ -117,14 +120,6 @@ class SuppressionPolicy:
         if comment is None or (comment.codes and not code.startswith(comment.codes)):
             return None
         return Suppressed(by="comment", reason=comment.reason, where=place)
-
-    def _calling(self, subject: Subject) -> list[str]:
-        """The lines of the program that call the API of a violation."""
-        program = self._program() if subject.api else ""
-        if not subject.api or not program:
-            return []
-        lines = lines_calling(subject.api, self.sources.read(program))
-        return [f"{program}:{line}" for line in sorted(lines)]
 
 
 def _fits(pattern: str | None, name: str | None) -> bool:
@@ -214,7 +209,9 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
     """
     entries: dict[str, dict[str, Any]] = {}
     for finding in findings:
-        entry = entries.setdefault(finding.id, _entry(finding))
+        code, title = finding.code, finding.title  # for people who read the file
+        fields = {"check": finding.check, "code": code, "title": title, "variables": []}
+        entry = entries.setdefault(finding.id, {"fingerprint": finding.id, **fields})
         entry["variables"] = sorted({*entry["variables"], *finding.variables})
     record = {
         "kind": _KIND,
@@ -224,13 +221,3 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
     }
     write_json(path, record)
     return len(entries)
-
-
-def _entry(finding: Finding) -> dict[str, Any]:
-    return {
-        "fingerprint": finding.id,
-        "check": finding.check,
-        "code": finding.code,  # code and title are for people who read the file
-        "title": finding.title,
-        "variables": [],
-    }

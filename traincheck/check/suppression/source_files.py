@@ -209,18 +209,14 @@ def _written(source: str) -> Iterator[tuple[int, Comment]]:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
             if match:
-                yield token.start[0], _comment(match)
+                listed = match["codes"]
+                codes = tuple(code.strip() for code in (listed or "").split(",") if code.strip())
+                if listed is not None and not codes:
+                    codes = ("none",)  # ignore[] lists no code, and must not mean all codes
+                yield token.start[0], Comment(codes=codes, reason=match["reason"].strip(" \t:-"))
     # Keep the comments found so far. Python 3.12 and later raise SystemError on null bytes.
     except (tokenize.TokenError, SyntaxError, ValueError, SystemError):
         return
-
-
-def _comment(match: re.Match[str]) -> Comment:
-    listed = match["codes"]
-    codes = tuple(code.strip() for code in (listed or "").split(",") if code.strip())
-    if listed is not None and not codes:
-        codes = ("none",)  # ignore[] lists no code, and must not mean all codes
-    return Comment(codes=codes, reason=match["reason"].strip(" \t:-"))
 
 
 def _spans(source: str) -> Iterator[tuple[int, int]]:
