@@ -177,11 +177,6 @@ def load_config(path: Path | None = None, start: Path | None = None) -> Config:
     return Config(**{**asdict(found), "suppress": tuple(suppress)}, path=path)
 
 
-def read_collect(path: Path) -> CollectConfig:
-    """The ``[collect]`` table of a configuration; see `load_config`."""
-    return load_config(path).collect
-
-
 def _has_table(path: Path) -> bool:
     """Whether a pyproject.toml has our table. One that cannot be read has none."""
     try:

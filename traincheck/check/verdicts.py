@@ -104,20 +104,6 @@ class TraceView:
         return f"the trace was recorded without {missing}" if missing else None
 
 
-def unproduced(needs: Needs) -> list[str]:
-    """Needs that no instrument serves. A check with one would never be *not observable*."""
-    feeds = FEEDS.values()
-    known = frozenset[str]().union(*(feed.kinds for feed in feeds)) | _ALWAYS
-    return sorted(
-        [
-            *(c for c in without_sampling(needs.calls) if not any(f.has_call(c) for f in feeds)),
-            *(s for s in without_sampling(needs.states) if not any(f.has_state(s) for f in feeds)),
-            *(s for s in without_sampling(needs.stats) if not any(f.has_stat(s) for f in feeds)),
-            *(needs.kinds - known),
-        ]
-    )
-
-
 def instrument_named(source: str) -> str | None:
     """The instrument that failed, by its name or that of a method: ``Autograd._describe``."""
     name = source.partition(".")[0].lower()
