@@ -195,9 +195,23 @@ def conclude(
     )
     common["environment"] = (*environment, *_unused(evidence.latent))
     cause, candidates = explain(evidence)
-    differing = Counter(item.phase for item in result.items)
+    item = evidence.item
+    differing = Counter(one.phase for one in result.items)
     return Difference(
-        first=_first(evidence, step, rank),
+        first=FirstDifference(
+            step=step[0],
+            step_b=step[1],
+            phase=item.phase,
+            rank=rank,
+            name=item.name,
+            message=Told(message_of(item)),
+            a=texts_of(item)[0],
+            b=texts_of(item)[1],
+            is_opening=item.is_opening,
+            size=item.size,
+            where=item.where,
+            item=item,
+        ),
         cause=cause,
         candidates=candidates,
         changes=tuple(evidence.nearest()),
@@ -211,7 +225,7 @@ def conclude(
             for phase in PHASES
             if result.compared[phase] or differing[phase] or result.unknown[phase]
         ),
-        then=tuple(item for item in result.items if item is not evidence.item),
+        then=tuple(one for one in result.items if one is not item),
         after=tally.after,
         alike_after=tally.alike_after,
         growth=tally.growth,
@@ -223,23 +237,3 @@ def _unused(latent: Iterable[Item]) -> Iterator[EnvironmentEntry]:
     """Generators in another state that nothing draws from, and settings without an effect."""
     for item in latent:
         yield EnvironmentEntry(f"unused {item.name}", *texts_of(item))
-
-
-def _first(evidence: Evidence, step: tuple[int, int], rank: int) -> FirstDifference:
-    """The first difference in words."""
-    item = evidence.item
-    a, b = texts_of(item)
-    return FirstDifference(
-        step=step[0],
-        step_b=step[1],
-        phase=item.phase,
-        rank=rank,
-        name=item.name,
-        message=Told(message_of(item)),
-        a=a,
-        b=b,
-        is_opening=item.is_opening,
-        size=item.size,
-        where=item.where,
-        item=item,
-    )

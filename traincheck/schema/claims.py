@@ -72,18 +72,17 @@ def excerpts_json(excerpts: Iterable[Excerpt | None]) -> dict[str, Any]:
 
 def excerpt_json(excerpt: Excerpt) -> dict[str, Any]:
     """``{"depth": 1, "lines": [{"depth": 0, "api": ...}, ...]}``; what is usual is left out."""
-    return {"depth": excerpt.depth, "lines": [_line_json(line) for line in excerpt.lines]}
-
-
-def _line_json(line: Line) -> dict[str, Any]:
-    given: dict[str, Any] = {"depth": line.depth, "api": line.api}
-    if line.family is not None:
-        given["family"] = line.family
-    if line.note:
-        given["note"] = line.note
-    if line.count != 1:
-        given["count"] = line.count
-    return given
+    lines = [
+        {
+            "depth": line.depth,
+            "api": line.api,
+            **({} if line.family is None else {"family": line.family}),
+            **({"note": line.note} if line.note else {}),
+            **({} if line.count == 1 else {"count": line.count}),
+        }
+        for line in excerpt.lines
+    ]
+    return {"depth": excerpt.depth, "lines": lines}
 
 
 Scalar = None | bool | int | float | str

@@ -178,6 +178,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _LEAST, _MOST = -(1 << 63), 1 << 64
+_SHOWN_BITS = 1_000
 
 
 def parse_json(content: bytes) -> Any:
@@ -223,16 +224,12 @@ def _fitted(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, int):
-        return value if _LEAST <= value < _MOST else _digits(value)
+        if _LEAST <= value < _MOST:
+            return value
+        # Python refuses to write much longer numbers in decimal.
+        return f"{value:#x}" if value.bit_length() > _SHOWN_BITS else str(value)
     if isinstance(value, dict):
         return {str(_fitted(k, depth)): _fitted(part, depth + 1) for k, part in value.items()}
     if isinstance(value, list | tuple):
         return [_fitted(part, depth + 1) for part in value]
     return value
-
-
-def _digits(value: int) -> str:
-    return f"{value:#x}" if value.bit_length() > _SHOWN_BITS else str(value)
-
-
-_SHOWN_BITS = 1_000  # Python refuses to write much longer numbers in decimal
