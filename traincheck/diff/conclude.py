@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.diff.causes.registry import explain
+from traincheck.diff.causes.rules import PLAIN, broken_rule
 from traincheck.diff.compare import StepResult
 from traincheck.diff.difference import (
     Difference,
@@ -195,6 +196,9 @@ def conclude(
     )
     common["environment"] = (*environment, *_unused(evidence.latent))
     cause, candidates = explain(evidence)
+    if cause is None or cause.code in PLAIN:
+        by_rule = broken_rule(a, b, evidence)
+        cause, candidates = (cause, candidates) if by_rule is None else (by_rule, ())
     item = evidence.item
     differing = Counter(one.phase for one in result.items)
     return Difference(
