@@ -25,7 +25,7 @@ class Explanation:
     """The likely cause of a difference.
 
     Attributes:
-        code: short name of the cause, from the table of causes.
+        code: short name of the cause, from the table of causes; of a broken rule, its code.
         text: the cause, as a sentence without its end.
         fix: what to change, as an imperative.
         details: facts that speak for it, one a line.

@@ -15,6 +15,7 @@ from traincheck.diff.evidence import Evidence
 from traincheck.diff.items import Phase
 from traincheck.diff.messages import A, B, Told
 from traincheck.diff.run_facts import Run
+from traincheck.errors import TraceFormatError
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.places import where
@@ -33,8 +34,11 @@ def broken_rule(a: Run, b: Run, evidence: Evidence) -> Explanation | None:
     """
     if evidence.is_ranks:
         return None
-    found = [f for f in _checked(b).findings if f.tier == "finding" and _reaches(f, evidence)]
-    verdicts = _checked(a).verdicts if found else {}
+    try:
+        found = [f for f in _checked(b).findings if f.tier == "finding" and _reaches(f, evidence)]
+        verdicts = _checked(a).verdicts if found else {}
+    except TraceFormatError:  # a rank that is not compared cannot be read
+        return None
     finding = next((one for one in found if verdicts.get(one.check) in _UNBROKEN), None)
     if finding is None:
         return None
