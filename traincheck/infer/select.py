@@ -291,8 +291,8 @@ def _broken(one: MergedClaim, precondition: Precondition) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """The difference. changed: the same claims with other preconditions, before and after."""
+class Changes:
+    """The invariants of one set that another lacks. changed: those with other preconditions."""
 
     added: Sequence[Invariant]
     removed: Sequence[Invariant]
@@ -303,11 +303,11 @@ class Difference:
         return not (self.added or self.removed or self.changed)
 
 
-def compare(before: Iterable[Invariant], after: Iterable[Invariant]) -> Difference:
+def compare(before: Iterable[Invariant], after: Iterable[Invariant]) -> Changes:
     """Compare two sets. The number of examples is ignored."""
     old, new = _by_claim(before), _by_claim(after)
     both = [(old[key], new[key]) for key in sorted(old.keys() & new.keys())]
-    return Difference(
+    return Changes(
         added=[one for key in sorted(new.keys() - old.keys()) for one in new[key]],
         removed=[one for key in sorted(old.keys() - new.keys()) for one in old[key]],
         changed=[(a, b) for a, b in both if {i.id for i in a} != {i.id for i in b}],
