@@ -38,8 +38,7 @@ from tests.checking import report_of
 from tests.rules.broken import BROKEN
 from traincheck.api import check, make_engine
 from traincheck.diff.library import diff
-from traincheck.infer.engine import InferResult, infer
-from traincheck.infer.parallel import Run
+from traincheck.infer.engine import InferResult, Run, infer
 from traincheck.page.build import page_of_run
 from traincheck.report.json_report import report_json
 from traincheck.schema.invariant_file import invariant_json, write_invariants

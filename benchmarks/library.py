@@ -22,11 +22,10 @@ import traincheck
 from benchmarks.harness import ROOT
 from benchmarks.silent_bugs.case import clean_pipelines, launcher_of
 from benchmarks.silent_bugs.recordings import Recordings
-from traincheck.infer.engine import infer
-from traincheck.infer.parallel import Run
+from traincheck.infer.engine import Run, infer
+from traincheck.infer.replay_views import replay
 from traincheck.infer.select import Limits
 from traincheck.infer.statistics import RunStatistics
-from traincheck.infer.validate import replay
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import PROGRAM, Invariant
 from traincheck.schema.events import Event, MarkEvent

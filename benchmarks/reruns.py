@@ -28,8 +28,7 @@ from benchmarks.lab import made_once
 from benchmarks.silent_bugs.case import clean_pipelines, launcher_of
 from benchmarks.silent_bugs.recordings import Recordings, words_of
 from traincheck.check.engine import run_checks
-from traincheck.infer.engine import infer
-from traincheck.infer.parallel import Run
+from traincheck.infer.engine import Run, infer
 from traincheck.infer.replay_views import in_selective_view, in_step_sample
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Invariant, Needs

@@ -28,8 +28,7 @@ from benchmarks.silent_bugs.bench import REFERENCES
 from benchmarks.silent_bugs.case import clean_pipelines, launcher_of, load_cases
 from benchmarks.silent_bugs.recordings import Recordings
 from traincheck.check.engine import run_checks
-from traincheck.infer.engine import infer
-from traincheck.infer.parallel import Run
+from traincheck.infer.engine import Run, infer
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Verdict

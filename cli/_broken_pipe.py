@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-from traincheck.schema.reading import open_regular
+from traincheck.schema.files import open_regular
 
 
 def discard_stream(stream: TextIO) -> None:

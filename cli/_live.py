@@ -26,7 +26,7 @@ from ._terminal import Lines, write_message
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
-    from traincheck.check.suppression.baseline import Baseline
+    from traincheck.check.suppression.policy import Baseline
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
     from traincheck.sinks.notifier import Notifier

@@ -35,7 +35,7 @@ from ._sinks import chosen_routes, notifying, sink_options
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
-    from traincheck.check.suppression.baseline import Baseline
+    from traincheck.check.suppression.policy import Baseline
     from traincheck.config import Config
     from traincheck.live.checked import CheckNotes
     from traincheck.live.following import Following
@@ -219,13 +219,13 @@ def _baseline(options: dict[str, Any]) -> Baseline | None:
         return None
     if path is None:
         return None
-    from traincheck.check.suppression.baseline import read_baseline
+    from traincheck.check.suppression.policy import read_baseline
 
     return read_baseline(Path(path))
 
 
 def _write_baseline(path: str, report: Report) -> None:
-    from traincheck.check.suppression.baseline import write_baseline
+    from traincheck.check.suppression.policy import write_baseline
 
     entries = counted(write_baseline(Path(path), report.findings), "finding")
     click.echo(f"traincheck: {entries} written to {path}", err=True)

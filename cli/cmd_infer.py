@@ -22,8 +22,7 @@ from ._outputs import force_option, require_writable
 from .details.invariant_text import explain_dropped, print_message, show_why
 
 if TYPE_CHECKING:
-    from traincheck.infer.engine import InferResult
-    from traincheck.infer.parallel import Run
+    from traincheck.infer.engine import InferResult, Run
     from traincheck.infer.statistics import RunStatistics
     from traincheck.schema.protocols import Relation
 
@@ -157,7 +156,7 @@ def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[st
 
 
 def _runs(traces: Sequence[str]) -> list[Run]:
-    from traincheck.infer.parallel import Run
+    from traincheck.infer.engine import Run
     from traincheck.schema.layout import EVENT_GLOB
     from traincheck.store.manifest import find_runs
     from traincheck.store.reader import TraceReader
@@ -173,7 +172,7 @@ def _runs(traces: Sequence[str]) -> list[Run]:
 def _print_notes(runs: Sequence[Run]) -> None:
     """Print notes of the runs that explain missing invariants; a note of several runs once."""
     from traincheck.api import run_notes
-    from traincheck.infer.recorded import view_notes
+    from traincheck.infer.coverage import view_notes
     from traincheck.store.reader import TraceReader
 
     names: dict[str, list[str]] = {}

@@ -244,7 +244,7 @@ def validate(file: str, traces: Sequence[str], form: str) -> int:
     \b
     Exit status: 0 no invariant is violated; 1 some are; 2 bad input or usage.
     """  # noqa: D301  # click reads the escape
-    from traincheck.infer.validate import replay
+    from traincheck.infer.replay_views import replay
     from traincheck.relations.registry import RELATIONS
     from traincheck.store.manifest import find_runs
     from traincheck.store.reader import TraceReader

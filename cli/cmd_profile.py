@@ -260,7 +260,7 @@ def _read(directory: Path, options: dict[str, Any]) -> Profile:
 def _write(profile: Profile, table: TableOptions, options: dict[str, Any]) -> None:
     if options["form"] == "json":
         from traincheck.profile.tree import document
-        from traincheck.schema.json_text import dump_json
+        from traincheck.schema.files import dump_json
 
         text = dump_json(document(profile)).decode() + "\n"
     elif options["form"] == "csv":

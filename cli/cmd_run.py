@@ -1,6 +1,6 @@
 """traincheck run: record a program, check it while it runs, and summarize at the end.
 
-Reads the command line; collect/launch/launcher.py runs the program, check/live_engine.py checks.
+Reads the command line; collect/launch/launcher.py runs the program, check/engine.py checks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ._sizes import Size
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
-    from traincheck.check.suppression.baseline import Baseline
+    from traincheck.check.suppression.policy import Baseline
     from traincheck.collect.launch.launcher import Outcome
     from traincheck.collect.launch.settings import Settings
     from traincheck.config import Config
@@ -253,7 +253,7 @@ def _baseline(path: str | None) -> Baseline | None:
     """The baseline to apply, read before anything is started."""
     if path is None:
         return None
-    from traincheck.check.suppression.baseline import read_baseline
+    from traincheck.check.suppression.policy import read_baseline
 
     return read_baseline(Path(path))
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.check.engine import Engine
-from traincheck.infer.engine import InferResult, Limits, infer
-from traincheck.infer.parallel import Run
+from traincheck.infer.engine import InferResult, Limits, Run, infer
 from traincheck.readings.provider import RunStates
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Hypothesis, Invariant

@@ -9,7 +9,7 @@ import pytest
 
 from tests.together import together
 from traincheck.check.suppression.policy import Suppression
-from traincheck.config import CollectConfig, Config, load_config, read_collect
+from traincheck.config import CollectConfig, Config, load_config
 from traincheck.errors import UsageError
 
 
@@ -34,7 +34,7 @@ def test_every_option_can_be_given(config) -> None:
     level = "deep"
     instrument = ["mypkg"]
     """
-    assert read_collect(config(text)) == CollectConfig(
+    assert load_config(config(text)).collect == CollectConfig(
         output="traces/good",
         invariants=("a.json", "b.json"),
         rules=True,
@@ -47,7 +47,7 @@ def test_every_option_can_be_given(config) -> None:
 
 @pytest.mark.parametrize("text", ["", "[collect]\n"])
 def test_nothing_given_is_nothing_set(config, text) -> None:
-    assert read_collect(config(text)) == CollectConfig()
+    assert load_config(config(text)).collect == CollectConfig()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_nothing_given_is_nothing_set(config, text) -> None:
 def test_what_is_wrong_is_named_with_a_fix(config, text, what, fix) -> None:
     path = config(text)
     with pytest.raises(UsageError, match=what) as caught:
-        read_collect(path)
+        load_config(path)
     assert str(path) in caught.value.message
     assert re.search(fix, str(caught.value.fix))
 
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_named_with_a_fix(config, text, what, fix) -> None:
 def test_what_is_wrong_is_named_with_its_line(config, text: str, line: int) -> None:
     path = config(text)
     with pytest.raises(UsageError, match=f"{re.escape(str(path))}:{line}:"):
-        read_collect(path)
+        load_config(path)
 
 
 def test_a_table_of_pyproject_is_understood_in_any_file(config) -> None:
@@ -104,12 +104,12 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="not TOML"):
-        read_collect(path)
+        load_config(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.toml"):
-        read_collect(tmp_path / "nowhere.toml")
+        load_config(tmp_path / "nowhere.toml")
 
 
 def test_what_a_project_settles(config) -> None:

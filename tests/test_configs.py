@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traincheck.config import CollectConfig, read_collect
+from traincheck.config import CollectConfig, load_config
 from traincheck.errors import UsageError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -19,14 +19,14 @@ def test_there_are_presets() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_changes_something(name: str) -> None:
-    assert read_collect(CONFIGS / name) != CollectConfig()
+    assert load_config(CONFIGS / name).collect != CollectConfig()
 
 
 def test_a_preset_with_a_misspelt_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text("[collect]\nevry = 2\n", encoding="utf-8")
     with pytest.raises(UsageError, match="evry"):
-        read_collect(path)
+        load_config(path)
 
 
 def test_every_preset_is_listed() -> None:

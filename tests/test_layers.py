@@ -49,12 +49,11 @@ COLLECT_LAYERS = (
 )
 # Within check/.
 CHECK_LAYERS = (
-    ("verdicts", "best_effort", "grouping", "suppression", "saved_checkpoints"),
+    ("verdicts", "grouping", "suppression"),
     ("monitors", "wording"),
     ("context", "run_overview"),
     ("finding_builder", "process"),
     ("engine",),
-    ("live_engine",),
 )
 ORDERS = {
     "traincheck": LAYERS,

@@ -11,8 +11,7 @@ from benchmarks.silent_bugs.case import clean_pipelines
 from tests.builders import MLP, TraceBuilder, healthy_run
 from tests.infer.test_statistics import without_zero_grad
 from tests.learning import Recorded
-from traincheck.infer.engine import infer
-from traincheck.infer.parallel import Run
+from traincheck.infer.engine import Run, infer
 from traincheck.schema.invariant_file import read_invariants
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.builders import healthy_run
 from traincheck.api import chosen_rules
-from traincheck.check.suppression.comments import comments_of
+from traincheck.check.suppression.source_files import comments_of
 from traincheck.cli import main as entry
 from traincheck.config import load_config
 from traincheck.store.writer import TraceWriter

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from traincheck.check.engine import Engine, watch
 from traincheck.check.suppression.policy import SuppressionPolicy
 from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
-from traincheck.check.wording.endings import ending
+from traincheck.check.wording.sentences import ending
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
 from traincheck.relations.registry import RELATIONS

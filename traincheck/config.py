@@ -16,8 +16,8 @@ from msgspec.structs import asdict
 
 from traincheck.check.suppression.policy import Suppression
 from traincheck.errors import UsageError, nearest
+from traincheck.schema.files import read_regular
 from traincheck.schema.findings import SEVERITIES
-from traincheck.schema.reading import read_regular
 from traincheck.schema.record import Complaint, Record, complaint_of
 
 if sys.version_info >= (3, 11):
@@ -169,17 +169,17 @@ def load_config(path: Path | None = None, start: Path | None = None) -> Config:
                     f"{path}: {name} is {document!r}, not a table", fix="write [tool.traincheck]"
                 )
     try:
-        found = msgspec.convert(document, _File)
+        form = msgspec.convert(document, _File)
     except msgspec.ValidationError as error:
-        complaint = complaint_of(document, error)
-        raise _at_line(path, complaint, _usage_error(path, complaint)) from error
-    suppress = (Suppression(**asdict(entry), where=str(path)) for entry in found.suppress)
-    return Config(**{**asdict(found), "suppress": tuple(suppress)}, path=path)
-
-
-def read_collect(path: Path) -> CollectConfig:
-    """The ``[collect]`` table of a configuration; see `load_config`."""
-    return load_config(path).collect
+        found = complaint_of(document, error)
+        fault = _usage_error(path, found)
+        number = line_of(_text(path), found.steps, found.unknown or found.at.rpartition(".")[2])
+        if number is not None:  # the line where the key or table is written
+            told = f"{path}:{number}{fault.message.removeprefix(str(path))}"
+            fault = UsageError(told, fix=fault.fix)
+        raise fault from error
+    suppress = (Suppression(**asdict(entry), where=str(path)) for entry in form.suppress)
+    return Config(**{**asdict(form), "suppress": tuple(suppress)}, path=path)
 
 
 def _has_table(path: Path) -> bool:
@@ -252,14 +252,6 @@ def _usage_error(path: Path, found: Complaint) -> UsageError:
     within = f" in {place}" if place else ""
     written = f"make it {_FORMS[found.expected[0]]}" if found.expected else _SEVERITY
     return UsageError(f"{path}: {key}{within} is {found.value!r}", fix=written)
-
-
-def _at_line(path: Path, found: Complaint, error: UsageError) -> UsageError:
-    """The same, with the line where the key or table is written, if it is found."""
-    number = line_of(_text(path), found.steps, found.unknown or found.at.rpartition(".")[2])
-    if number is None:
-        return error
-    return UsageError(f"{path}:{number}{error.message.removeprefix(str(path))}", fix=error.fix)
 
 
 def line_of(text: str, steps: Sequence[str | int], key: str) -> int | None:

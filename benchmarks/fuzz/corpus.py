@@ -7,10 +7,9 @@ from pathlib import Path
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from traincheck.api import check
-from traincheck.check.suppression.baseline import write_baseline
-from traincheck.infer.engine import infer
+from traincheck.check.suppression.policy import write_baseline
+from traincheck.infer.engine import Run, infer
 from traincheck.infer.files import save
-from traincheck.infer.parallel import Run
 from traincheck.infer.select import Limits
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.layout import faults_file_name, lost_file_name, unused_file_name

@@ -84,7 +84,7 @@ def _text(layout: Mapping[str, Any], form: str) -> str:
 
 def _document(layout: Mapping[str, Any], form: str, number: int) -> str:
     """A report within a stream of reports: YAML documents, or one JSON value a line."""
-    from traincheck.schema.json_text import dump_json
+    from traincheck.schema.files import dump_json
 
     if form == "json":
         return dump_json(layout).decode() + "\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import orjson
 
 from traincheck.schema.codec import encode, placed
-from traincheck.schema.json_text import dump_json
+from traincheck.schema.files import dump_json
 from traincheck.schema.words import counted, printable, printable_json
 from traincheck.store.summary import ApiUse, Summary, summarize
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.checking import net, report_of
-from traincheck.check.suppression.baseline import read_baseline, write_baseline
+from traincheck.check.suppression.policy import read_baseline, write_baseline
 from traincheck.errors import BaselineError, OutputError
 from traincheck.schema.findings import Report
 

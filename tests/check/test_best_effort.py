@@ -12,9 +12,8 @@ from traincheck.check import engine as engine_module
 from traincheck.check import finding_builder as findings_module
 from traincheck.check.engine import Engine
 from traincheck.check.finding_builder import Suppress
-from traincheck.check.suppression.comments import comments_of
 from traincheck.check.suppression.policy import SuppressionPolicy
-from traincheck.check.suppression.source_files import SourceFiles, lines_calling
+from traincheck.check.suppression.source_files import SourceFiles, comments_of, lines_calling
 from traincheck.report import _places
 from traincheck.rules.registry import all_rules
 from traincheck.schema.findings import Report

@@ -13,9 +13,8 @@ from traincheck.check.context.call_tree import (
     visible_excerpt,
     visible_nodes,
 )
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import Excerpt, Line, Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.excerpts import Excerpt, Line
 from traincheck.schema.torch_api import Families
 
 STEP = "torch.optim.adam.Adam.step"

@@ -10,16 +10,22 @@ from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder, healthy_run
 from tests.check.test_finding_builder import violation
 from tests.learning import learn
 from traincheck.check.context.call_tree import Node, excerpt
-from traincheck.check.context.reference_diff import diff_calls
-from traincheck.check.context.violation_context import ViolationContext
+from traincheck.check.context.violation_context import ViolationContext, diff_calls
 from traincheck.check.engine import Engine
 from traincheck.check.grouping.root_causes import RootCause, ViolationCount
 from traincheck.check.verdicts import TraceView
 from traincheck.relations.registry import RELATIONS
 from traincheck.rules.table import RULES
-from traincheck.schema.claims import Hypothesis, Invariant, Needs, without_sampling
+from traincheck.schema.claims import (
+    Excerpt,
+    Hypothesis,
+    Invariant,
+    Line,
+    Needs,
+    Row,
+    without_sampling,
+)
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.excerpts import Excerpt, Line, Row
 from traincheck.schema.findings import Finding, Report, Symptom, Violation
 from traincheck.schema.invariant_file import needs_json
 from traincheck.schema.torch_api import Families

@@ -10,8 +10,8 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import report_of
-from traincheck.check import saved_checkpoints as saves
-from traincheck.check.saved_checkpoints import suspect_note
+from traincheck.check import run_overview
+from traincheck.check.run_overview import suspect_note
 from traincheck.report.json_report import write_json
 from traincheck.report.text_report import write_text
 from traincheck.schema.events import CheckpointEvent
@@ -69,5 +69,5 @@ def test_those_of_a_healthy_run_are_not() -> None:
 
 
 def test_no_more_saves_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saves, "_MAX_SAVES", 2)
+    monkeypatch.setattr(run_overview, "_MAX_SAVES", 2)
     assert [save.step for save in report(broken=True).saves] == [4, 4]

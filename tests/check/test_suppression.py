@@ -12,9 +12,8 @@ from tests.builders import MLP_BN, TraceBuilder
 from tests.checking import BY_CODE, net
 from tests.checking import FIRST_RULES as RULES
 from traincheck.check.engine import Engine
-from traincheck.check.suppression.comments import SourceComments, comments_of
 from traincheck.check.suppression.policy import Suppression, SuppressionPolicy
-from traincheck.check.suppression.source_files import SourceFiles
+from traincheck.check.suppression.source_files import SourceComments, SourceFiles, comments_of
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Report, Subject, Violation
 

@@ -13,7 +13,6 @@ from traincheck.check.verdicts import (
     TraceView,
     instrument_named,
     reasons,
-    unproduced,
     verdicts_of,
 )
 from traincheck.presets import preset_names, preset_path
@@ -200,6 +199,25 @@ def all_needs() -> dict[str, Needs]:
     for one in LEARNED.invariants:
         found[f"learned: {one.text}"] = RELATIONS[one.hypothesis.relation].needs(one.hypothesis)
     return found
+
+
+def unproduced(needs: Needs) -> list[str]:
+    """Needs that no instrument serves. A check with one would never be *not observable*."""
+    feeds = FEEDS.values()
+    known = frozenset[str]().union(*(feed.kinds for feed in feeds)) | {
+        "step",
+        "stage",
+        "mark",
+        "probe",
+    }
+    return sorted(
+        [
+            *(c for c in without_sampling(needs.calls) if not any(f.has_call(c) for f in feeds)),
+            *(s for s in without_sampling(needs.states) if not any(f.has_state(s) for f in feeds)),
+            *(s for s in without_sampling(needs.stats) if not any(f.has_stat(s) for f in feeds)),
+            *(needs.kinds - known),
+        ]
+    )
 
 
 NEEDS = all_needs()

@@ -22,7 +22,6 @@ from traincheck.collect.tensors.sums import read_sums, sums_of, why_not
 from traincheck.errors import UsageError
 from traincheck.metrics.trace import combine
 from traincheck.schema.events import MetricsEvent
-from traincheck.schema.metrics.names import sharded
 from traincheck.schema.metrics.sums import (
     COLUMNS,
     STATISTICS,
@@ -30,6 +29,7 @@ from traincheck.schema.metrics.sums import (
     divided,
     merged,
     scaled,
+    sharded,
     statistic,
     with_moments,
 )

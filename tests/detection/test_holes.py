@@ -110,9 +110,8 @@ def test_a_bug_is_found_beside_a_hole(lab, tmp_path, bug):
 
 def test_what_a_hole_hides_is_not_learned(lab, tmp_path):
     """From a run with a hole comes no claim that the whole run breaks."""
-    from traincheck.infer.engine import Limits, infer
-    from traincheck.infer.parallel import Run
-    from traincheck.infer.validate import replay
+    from traincheck.infer.engine import Limits, Run, infer
+    from traincheck.infer.replay_views import replay
     from traincheck.relations.registry import RELATIONS
     from traincheck.store.reader import TraceReader
 

@@ -7,10 +7,9 @@ import pytest
 from tests.builders import ADAM, MLP, SGD, TraceBuilder, healthy_run
 from tests.learning import Recorded, learn, report_of, texts
 from traincheck.errors import UsageError
-from traincheck.infer.confidence import min_examples
-from traincheck.infer.engine import REASONS, Limits, infer
-from traincheck.infer.parallel import Run
+from traincheck.infer.engine import REASONS, Limits, Run, infer
 from traincheck.infer.replay_views import in_selective_view
+from traincheck.infer.select import min_examples
 from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Hypothesis, Needs, key_of

@@ -14,10 +14,9 @@ from tests.learning import learn
 from traincheck.errors import InvariantFormatError
 from traincheck.infer.engine import learn_from
 from traincheck.infer.excerpts import trees_from_json, trees_json
-from traincheck.infer.statistics_file import read_statistics, write_statistics
+from traincheck.infer.files import read_statistics, write_statistics
 from traincheck.relations.phrasing import STEP
-from traincheck.schema.claims import Invariant, without_sampling
-from traincheck.schema.excerpts import Excerpt
+from traincheck.schema.claims import Excerpt, Invariant, without_sampling
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
 from traincheck.schema.torch_api import Families
 

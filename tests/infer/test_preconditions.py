@@ -13,8 +13,8 @@ from traincheck.infer.preconditions import (
     MAX_CONDITIONS,
     learn,
     preconditions_by_scope,
+    sentence,
 )
-from traincheck.infer.sentences import sentence
 from traincheck.schema.claims import PROGRAM
 
 

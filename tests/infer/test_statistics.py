@@ -13,13 +13,11 @@ from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder, healthy_run
 from tests.learning import Recorded, report_of, texts
 from traincheck.errors import InvariantFormatError
 from traincheck.infer.coverage import RunCoverage
-from traincheck.infer.engine import infer, learn_from
-from traincheck.infer.files import save
-from traincheck.infer.parallel import Run
+from traincheck.infer.engine import Run, infer, learn_from
+from traincheck.infer.files import read_statistics, save, write_statistics
 from traincheck.infer.replay_views import in_selective_view, in_step_sample
 from traincheck.infer.select import SILENT, Limits
 from traincheck.infer.statistics import distinct_runs, statistics_of
-from traincheck.infer.statistics_file import read_statistics, write_statistics
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.findings import Verdict
@@ -205,7 +203,7 @@ def test_a_damaged_file_is_named(content, tmp_path):
 @pytest.mark.parametrize("version", [1, 99])
 def test_another_version_is_named(version, tmp_path, monkeypatch):
     path = tmp_path / "invariant.json.stats"
-    monkeypatch.setattr("traincheck.infer.statistics_file.VERSION", version)
+    monkeypatch.setattr("traincheck.infer.files.STATISTICS_VERSION", version)
     write_statistics(path, infer(named("plain")).statistics)
     monkeypatch.undo()
     with pytest.raises(InvariantFormatError, match=f"statistics version {version}"):

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import traincheck
 from tests.collect.recording import read_folder, recording
-from traincheck.check.saved_checkpoints import suspects
+from traincheck.check.run_overview import suspects
 from traincheck.collect.active_session import CURRENT
 from traincheck.errors import LaunchError, OutputError, UsageError
 from traincheck.integrations import watching

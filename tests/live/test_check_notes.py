@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.builders import healthy_run
 from tests.live.runs import BROKEN, checked_by
-from traincheck.check.suppression.baseline import read_baseline, write_baseline
+from traincheck.check.suppression.policy import read_baseline, write_baseline
 from traincheck.live import checked
 from traincheck.live.checked import read_checked
 from traincheck.schema.events import StepEvent

@@ -14,8 +14,7 @@ from tests.check.fakes import EverySteps
 from tests.learning import Recorded
 from traincheck import packages
 from traincheck.check.engine import Engine
-from traincheck.infer.engine import infer
-from traincheck.infer.parallel import Run
+from traincheck.infer.engine import Run, infer
 from traincheck.relations import registry
 from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.registry import PluginProposer, PluginRelation

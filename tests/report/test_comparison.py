@@ -19,8 +19,8 @@ from traincheck.report._beside import beside, excerpt_json
 from traincheck.report._places import code_of
 from traincheck.report.registry import load_format
 from traincheck.report.run_summary import RunSummary, write_run_summary
+from traincheck.schema.claims import Row
 from traincheck.schema.events import CallEvent
-from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import Finding, Report, Subject
 
 ROWS = (

@@ -14,8 +14,8 @@ from tests import checking
 from tests.builders import BATCH_NORM, LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.checking import FIRST_RULES
 from traincheck.report.registry import FORMATS, load_format
+from traincheck.schema.claims import Row
 from traincheck.schema.events import Event
-from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import (
     Also,
     Finding,

@@ -11,11 +11,10 @@ import pytest
 
 from tests.builders import LINEAR, TraceBuilder
 from traincheck.api import check
-from traincheck.check.suppression.baseline import write_baseline
+from traincheck.check.suppression.policy import write_baseline
 from traincheck.cli import main as entry
-from traincheck.infer.engine import infer
+from traincheck.infer.engine import Run, infer
 from traincheck.infer.files import save
-from traincheck.infer.parallel import Run
 from traincheck.infer.select import Limits
 from traincheck.schema.words import (
     all_printable,

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from traincheck.schema.json_text import MOST_DEPTH, is_deep, parse_json
-from traincheck.schema.reading import open_regular, read_regular
+from traincheck.schema.files import MOST_DEPTH, is_deep, open_regular, parse_json, read_regular
 
 ROOT = Path(__file__).parents[2]
 # Who may open a file for reading by itself, and why.
 ALLOWED = {
-    "traincheck/schema/reading.py": "the one place",
-    "traincheck/schema/files.py": "an opener of files that are written",
+    "traincheck/schema/files.py": "the one place, and an opener of files that are written",
     "traincheck/collect/trace_writer/event_file.py": "maps the file that it writes",
     "traincheck/collect/launch/bootstrap/sitecustomize.py": "the same; it stands alone",
 }
@@ -140,7 +138,7 @@ def test_nobody_else_opens_a_file_for_reading() -> None:
         lines = reading(path.read_text(encoding="utf-8"))
         if lines and name not in ALLOWED:
             found[name] = lines
-    assert not found, "use traincheck.schema.reading"
+    assert not found, "use traincheck.schema.files"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.checking import FIRST_RULES, net, report_of
+from traincheck.schema.files import dump_json
 from traincheck.schema.findings import Report
-from traincheck.schema.json_text import dump_json
 from traincheck.sinks.base import Sink
 from traincheck.sinks.messages import (
     RunName,

@@ -1,35 +1,33 @@
 """Feed events to monitors and conclude.
 
-Live runs, recorded runs and replays by inference all pass through this engine.
+Live runs, recorded runs and replays by inference all pass through this engine. Fed while the run
+goes on, it announces each finding once, at the end of a step.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 
-from traincheck.check.best_effort import BestEffort
 from traincheck.check.context.violation_context import ViolationContext
-from traincheck.check.finding_builder import FindingBuilder, Suppress
-from traincheck.check.monitors.checks import failure_text, prepare
+from traincheck.check.finding_builder import BestEffort, FindingBuilder, Suppress
 from traincheck.check.monitors.program_filter import NEEDS, renamed_note, skipped_note
-from traincheck.check.monitors.subscriptions import RunSubscriptions, Subscription
+from traincheck.check.monitors.subscriptions import (
+    RunSubscriptions,
+    Subscription,
+    failure_text,
+    prepare,
+)
 from traincheck.check.process import Process
-from traincheck.check.saved_checkpoints import SavedCheckpoints
+from traincheck.check.run_overview import RunOverview, SavedCheckpoints
 from traincheck.check.verdicts import TraceView, instrument_named, reasons, verdicts_of
 from traincheck.handlers import give_back
 from traincheck.readings.provider import RunStates
 from traincheck.schema.claims import Invariant, Needs
-from traincheck.schema.events import (
-    CheckpointEvent,
-    Event,
-    MarkEvent,
-    OptimizerEvent,
-    StepEvent,
-)
-from traincheck.schema.findings import CheckInfo, Report, Violation
+from traincheck.schema.events import CheckpointEvent, Event, MarkEvent, OptimizerEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Finding, Report, Violation
 from traincheck.schema.marks import LIFECYCLE_CHANGES, Marks
 from traincheck.schema.protocols import EventSource, Relation, Rule
 from traincheck.schema.words import joined
@@ -256,7 +254,9 @@ class Engine:
             violations = process.program_filter.filter(violations)
         for violation in violations:
             if violation.withdrawn:
-                self._withdraw(violation)
+                self._violated[violation.check_id] -= self._builder.withdraw(violation)
+                if self._violated[violation.check_id] <= 0:  # the check holds
+                    del self._violated[violation.check_id]
                 new.append(violation)
                 continue
             self._violated[violation.check_id] += 1
@@ -266,13 +266,6 @@ class Engine:
                 seen = partial(self._context.on_violation, violation, calls)
                 self._best_effort(_COMPARISON, seen, _nothing)
         return new
-
-    def _withdraw(self, violation: Violation) -> None:
-        """Forget a provisional violation: the check holds."""
-        check_id = violation.check_id
-        self._violated[check_id] -= self._builder.withdraw(violation)
-        if self._violated[check_id] <= 0:
-            del self._violated[check_id]
 
     def _fail(self, process: Process, failed: Subscription, error: Exception) -> None:
         _logger.debug("a monitor failed", exc_info=error)
@@ -346,3 +339,63 @@ def _lost(rank: int, steps: Iterable[int | None]) -> str:
 
 def _nothing() -> None:
     """In place of an addition that failed."""
+
+
+OnFinding = Callable[[Finding], None]
+
+
+class LiveEngine:
+    """Feeds an engine and announces findings at the ends of steps.
+
+    Args:
+        engine: made for this run.
+        on_finding: called once with each finding, and not again when it grows.
+        on_withdrawn: called with a finding that was announced and is withdrawn.
+
+    Attributes:
+        engine: as given.
+        overview: what the run consists of so far.
+    """
+
+    def __init__(
+        self, engine: Engine, on_finding: OnFinding, on_withdrawn: OnFinding | None = None
+    ) -> None:
+        self.engine = engine
+        self.overview = RunOverview()
+        self._on_finding = on_finding
+        self._on_withdrawn = on_withdrawn
+        self._announced: dict[tuple[str, int | None], Finding] = {}
+        self._has_news = False
+
+    def feed(self, events: Iterable[Event]) -> None:
+        """Take events in the order of the run."""
+        observe, add = self.engine.observe, self.overview.add
+        for event in events:
+            add(event)
+            found = observe(event)
+            if found:
+                self._has_news = True
+                self._withdraw({one.check_id for one in found if one.withdrawn})
+            # One bug affects many variables within a step: they are announced together, when it has
+            # ended, or when no step will end because ranks are silent.
+            if self._has_news and (
+                event.kind == "step" or (event.kind == "mark" and event.text == Marks.STALLED)
+            ):
+                self.announce(self.engine.so_far().findings)
+
+    def announce(self, findings: Sequence[Finding]) -> None:
+        """Announce the findings that have not been announced yet."""
+        self._has_news = False
+        for finding in findings:
+            key = (finding.check, finding.first_step)
+            if key not in self._announced:
+                self._announced[key] = finding
+                self._on_finding(finding)
+
+    def _withdraw(self, checks: Set[str]) -> None:
+        """Withdraw the provisional findings of these checks."""
+        for key, finding in list(self._announced.items()):
+            if finding.provisional and finding.check in checks:
+                del self._announced[key]
+                if self._on_withdrawn is not None:
+                    self._on_withdrawn(finding)

@@ -7,10 +7,11 @@ grouped by cause when findings are asked for.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
-from traincheck.check.best_effort import BestEffort
 from traincheck.check.context.violation_context import ViolationContext, is_source_of
 from traincheck.check.grouping.root_causes import (
     RootCause,
@@ -40,6 +41,38 @@ from traincheck.schema.findings import (
     Violation,
 )
 from traincheck.schema.places import where
+
+_T = TypeVar("_T")
+_LONGEST = 120  # characters of an error's text
+_logger = logging.getLogger(__name__)
+
+
+class BestEffort:
+    """Makes additions to findings, which may fail.
+
+    Attributes:
+        notes: a sentence for each addition that failed, as keys, in order.
+    """
+
+    def __init__(self) -> None:
+        self.notes: dict[str, None] = {}
+
+    def __call__(self, what: str, make: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
+        """Return what ``make`` returns, or what ``otherwise`` returns when ``make`` fails.
+
+        Args:
+            what: names the addition in a note, such as ``the comments for TC201``.
+            make: makes the addition.
+            otherwise: returns a replacement, and must not fail.
+        """
+        try:
+            return make()
+        except Exception as error:  # RecursionError and MemoryError, too
+            _logger.debug("an addition to a finding failed", exc_info=error)
+            reason = f"{type(error).__name__}: {str(error)[:_LONGEST]}"
+            self.notes[f"{what} failed with {reason}; it is reported without"] = None
+            return otherwise()
+
 
 _SHOWN_EVENTS = 6
 # Checked in each step by itself: one step may violate it and the next one not.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from traincheck.check.context.violation_context import RecentCalls
-from traincheck.check.monitors.checks import Checks, failure_text
 from traincheck.check.monitors.invariant_monitor import (
     InvariantMonitor,
     renamed_to_program,
@@ -14,8 +13,10 @@ from traincheck.check.monitors.invariant_monitor import (
 )
 from traincheck.check.monitors.program_filter import NEEDS, ProgramFilter
 from traincheck.check.monitors.subscriptions import (
+    Checks,
     RunSubscriptions,
     Subscription,
+    failure_text,
     invariant_subscription,
     plain_subscription,
     rule_subscription,
@@ -64,7 +65,10 @@ class Process:
         self.program_filter = ProgramFilter(checks.programs, view.program, view.source)
         self._program = plain_subscription(self.program_filter, NEEDS)
         self._run_states = RunStates()
-        self._subscribe_rules()
+        for rule in checks.rules:
+            check_id = rule.info.check_id
+            if not is_for_run(rule) and self._is_observable(check_id):
+                self._subscribe(partial(rule_subscription, rule, self._run_states), (check_id,))
         self._subscribe_invariants(restricted_to_program)
         self._provisional: list[Subscription] = []  # until it is known whether it was renamed
         if self.program_filter.is_renamed:
@@ -111,16 +115,13 @@ class Process:
         if not self._provisional:
             return ()
         if not self.program_filter.former_files:
-            self._forget(self._provisional)
+            # Drop monitors of invariants that do not apply to this program.
+            ids = {check_id for one in self._provisional for check_id in one.check_ids}
+            self.subscriptions = [s for s in self.subscriptions if s not in self._provisional]
+            self.unobservable = {id_: w for id_, w in self.unobservable.items() if id_ not in ids}
+            self.router = self._make_router()
         self._provisional = []
         return self.program_filter.release()
-
-    def _forget(self, provisional: Sequence[Subscription]) -> None:
-        """Drop monitors of invariants that do not apply to this program."""
-        ids = {check_id for one in provisional for check_id in one.check_ids}
-        self.subscriptions = [one for one in self.subscriptions if one not in provisional]
-        self.unobservable = {id_: why for id_, why in self.unobservable.items() if id_ not in ids}
-        self.router = self._make_router()
 
     def instrument_failed(self, name: str, reason: str) -> None:
         """Disable what needs the instrument ``name``, which records nothing from here on."""
@@ -167,13 +168,6 @@ class Process:
             self.unobservable[check_id] = reason
         return reason is None
 
-    def _subscribe_rules(self) -> None:
-        own = [rule for rule in self._checks.rules if not is_for_run(rule)]
-        for rule in [rule for rule in own if self._is_observable(rule.info.check_id)]:
-            self._subscribe(
-                partial(rule_subscription, rule, self._run_states), (rule.info.check_id,)
-            )
-
     def _subscribe_invariants(self, choose: _Choice) -> None:
         for name, invariants in self._checks.invariants.items():
             if is_for_run(self._checks.relations[name]):
@@ -182,11 +176,10 @@ class Process:
             usable = tuple(i for i in usable if self._is_observable(i.id))
             for schedule in (None, self._view.schedule):  # the latter for what is sampled
                 is_sampled = schedule is not None
-                chosen = (i for i in usable if self._is_sampled(i) is is_sampled)
+                chosen = (
+                    i for i in usable if self._view.samples(self._checks.needs[i.id]) is is_sampled
+                )
                 self._subscribe_relation(self._checks.relations[name], tuple(chosen), schedule)
-
-    def _is_sampled(self, invariant: Invariant) -> bool:
-        return self._view.samples(self._checks.needs[invariant.id])
 
     def _subscribe_relation(
         self,

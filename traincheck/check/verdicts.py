@@ -58,7 +58,9 @@ class TraceView:
         """`from_mark`, from the data of the mark. It does not name the program."""
         recorded = facts.get("recorded")
         view = cls(recorded=None if recorded is None else _needs(recorded))
-        view.schedule = _schedule(facts.get("some"))
+        match facts.get("some"):
+            case [int(first), int(every)] if every > 0:
+                view.schedule = Schedule(first=first, every=every)
         view.level = facts.get("level")
         packages = facts.get("packages")
         view.packages = frozenset(map(str, packages)) if isinstance(packages, list) else frozenset()
@@ -100,20 +102,6 @@ class TraceView:
             return f"the trace was recorded without numbers of {numbers[0]}" if numbers else None
         missing = _missing(needs, self.recorded)
         return f"the trace was recorded without {missing}" if missing else None
-
-
-def unproduced(needs: Needs) -> list[str]:
-    """Needs that no instrument serves. A check with one would never be *not observable*."""
-    feeds = FEEDS.values()
-    known = frozenset[str]().union(*(feed.kinds for feed in feeds)) | _ALWAYS
-    return sorted(
-        [
-            *(c for c in without_sampling(needs.calls) if not any(f.has_call(c) for f in feeds)),
-            *(s for s in without_sampling(needs.states) if not any(f.has_state(s) for f in feeds)),
-            *(s for s in without_sampling(needs.stats) if not any(f.has_stat(s) for f in feeds)),
-            *(needs.kinds - known),
-        ]
-    )
 
 
 def instrument_named(source: str) -> str | None:
@@ -159,13 +147,6 @@ def _needs(value: Any) -> Needs:
         return needs_from_json(value)
     except ValueError:
         return Needs()  # nothing is certain about a view that cannot be read
-
-
-def _schedule(value: Any) -> Schedule:
-    match value:
-        case [int(first), int(every)] if every > 0:
-            return Schedule(first=first, every=every)
-    return Schedule()
 
 
 def _missing(needs: Needs, recorded: Needs) -> str | None:

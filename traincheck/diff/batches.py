@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from traincheck.diff.items import Item, Phase
-from traincheck.diff.sides import A, B
-from traincheck.diff.values import Answer, Comparison, compare_values
+from traincheck.diff.items import Answer, Comparison, Item, Phase, compare_values
+from traincheck.diff.messages import A, B
 from traincheck.schema.events import BatchEvent
 
 

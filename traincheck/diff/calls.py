@@ -10,10 +10,17 @@ from typing import NamedTuple
 import msgspec
 
 from traincheck.diff.choices import Names
-from traincheck.diff.items import Item, Phase
-from traincheck.diff.sides import A, B
+from traincheck.diff.items import (
+    Answer,
+    Item,
+    Phase,
+    compare_json,
+    compare_values,
+    is_telling,
+    numbers_alike,
+)
+from traincheck.diff.messages import A, B
 from traincheck.diff.steps import CallRecord
-from traincheck.diff.values import Answer, compare_json, compare_values, is_telling, numbers_alike
 from traincheck.schema.torch_api import FUNCTIONAL, LOSS_MODULES, Families, losses
 
 _LOSSES = losses()

@@ -25,18 +25,18 @@ from traincheck.diff.calls import (
 )
 from traincheck.diff.choices import Names
 from traincheck.diff.environment import compare_settings
-from traincheck.diff.items import Item, Phase
-from traincheck.diff.sides import A, B
-from traincheck.diff.state import PHASE_OF, SideState, Variable
-from traincheck.diff.steps import StepView
-from traincheck.diff.values import (
+from traincheck.diff.items import (
     NULL,
     Answer,
+    Item,
+    Phase,
     compare_json,
     compare_values,
     is_telling,
     numbers_alike,
 )
+from traincheck.diff.messages import A, B
+from traincheck.diff.steps import PHASE_OF, SideState, StepView, Variable
 from traincheck.schema.events import CheckpointEvent, RngEvent
 from traincheck.schema.torch_api import Families
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.diff.causes.registry import explain
+from traincheck.diff.causes.rules import PLAIN, broken_rule
 from traincheck.diff.compare import StepResult
 from traincheck.diff.difference import (
     Difference,
@@ -19,9 +20,8 @@ from traincheck.diff.difference import (
 from traincheck.diff.evidence import Evidence
 from traincheck.diff.generators import draws_from
 from traincheck.diff.items import PHASES, Item, Key, Phase
-from traincheck.diff.messages import message_of, texts_of
+from traincheck.diff.messages import A, B, Told, message_of, texts_of
 from traincheck.diff.run_facts import Programs, Run
-from traincheck.diff.sides import A, B, Told
 
 _MOST_NOTES = 5
 _MOST_LATENT = 100
@@ -196,9 +196,26 @@ def conclude(
     )
     common["environment"] = (*environment, *_unused(evidence.latent))
     cause, candidates = explain(evidence)
-    differing = Counter(item.phase for item in result.items)
+    if cause is None or cause.code in PLAIN:
+        by_rule = broken_rule(a, b, evidence)
+        cause, candidates = (cause, candidates) if by_rule is None else (by_rule, ())
+    item = evidence.item
+    differing = Counter(one.phase for one in result.items)
     return Difference(
-        first=_first(evidence, step, rank),
+        first=FirstDifference(
+            step=step[0],
+            step_b=step[1],
+            phase=item.phase,
+            rank=rank,
+            name=item.name,
+            message=Told(message_of(item)),
+            a=texts_of(item)[0],
+            b=texts_of(item)[1],
+            is_opening=item.is_opening,
+            size=item.size,
+            where=item.where,
+            item=item,
+        ),
         cause=cause,
         candidates=candidates,
         changes=tuple(evidence.nearest()),
@@ -212,7 +229,7 @@ def conclude(
             for phase in PHASES
             if result.compared[phase] or differing[phase] or result.unknown[phase]
         ),
-        then=tuple(item for item in result.items if item is not evidence.item),
+        then=tuple(one for one in result.items if one is not item),
         after=tally.after,
         alike_after=tally.alike_after,
         growth=tally.growth,
@@ -224,23 +241,3 @@ def _unused(latent: Iterable[Item]) -> Iterator[EnvironmentEntry]:
     """Generators in another state that nothing draws from, and settings without an effect."""
     for item in latent:
         yield EnvironmentEntry(f"unused {item.name}", *texts_of(item))
-
-
-def _first(evidence: Evidence, step: tuple[int, int], rank: int) -> FirstDifference:
-    """The first difference in words."""
-    item = evidence.item
-    a, b = texts_of(item)
-    return FirstDifference(
-        step=step[0],
-        step_b=step[1],
-        phase=item.phase,
-        rank=rank,
-        name=item.name,
-        message=Told(message_of(item)),
-        a=a,
-        b=b,
-        is_opening=item.is_opening,
-        size=item.size,
-        where=item.where,
-        item=item,
-    )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from traincheck.diff.items import Item, Phase
-from traincheck.diff.sides import Told
+from traincheck.diff.messages import Told
 from traincheck.diff.sources import Change
 from traincheck.schema.findings import FINDINGS, NOTHING_CHECKED
 from traincheck.schema.record import Record
@@ -25,7 +25,7 @@ class Explanation:
     """The likely cause of a difference.
 
     Attributes:
-        code: short name of the cause, from the table of causes.
+        code: short name of the cause, from the table of causes; of a broken rule, its code.
         text: the cause, as a sentence without its end.
         fix: what to change, as an imperative.
         details: facts that speak for it, one a line.

@@ -14,10 +14,9 @@ from traincheck.diff.difference import Difference, EnvironmentEntry, Resume
 from traincheck.diff.environment import environment_of, with_marks
 from traincheck.diff.evidence import Evidence, Side
 from traincheck.diff.items import Item, Phase
+from traincheck.diff.messages import A, B
 from traincheck.diff.run_facts import Lookup, Programs, RankFacts, Run, find_resume
-from traincheck.diff.sides import A, B
-from traincheck.diff.state import Variable
-from traincheck.diff.steps import StepView
+from traincheck.diff.steps import StepView, Variable
 from traincheck.errors import UsageError
 from traincheck.schema.torch_api import DDP_INIT
 

@@ -10,11 +10,9 @@ from typing import Any
 import msgspec
 
 from traincheck.diff.difference import EnvironmentEntry
-from traincheck.diff.items import Item, Phase
+from traincheck.diff.items import Answer, Item, Phase, compare_values
 from traincheck.diff.run_facts import RankFacts, Run
-from traincheck.diff.state import SideState
-from traincheck.diff.steps import StepView
-from traincheck.diff.values import Answer, compare_values
+from traincheck.diff.steps import SideState, StepView
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_tensor
 

@@ -10,8 +10,7 @@ from traincheck.diff.difference import EnvironmentEntry, Resume
 from traincheck.diff.items import Item, Phase
 from traincheck.diff.run_facts import Lookup, RankFacts
 from traincheck.diff.sources import Change, Program, nearest_first
-from traincheck.diff.state import Variable
-from traincheck.diff.steps import CallRecord, StepView
+from traincheck.diff.steps import CallRecord, StepView, Variable
 
 # Functions that make the batches of a data set.
 _LOADING = ("__getitem__", "__getitems__", "__iter__", "collate", "collate_fn", "__call__")

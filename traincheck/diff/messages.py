@@ -1,4 +1,7 @@
-"""A difference as a sentence, and the two values as short texts."""
+"""A difference as a sentence, and the two values as short texts.
+
+A mark, which is no letter, stands for a run in sentences.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.diff.items import Item, Phase
-from traincheck.diff.sides import A, B
 from traincheck.schema.events import BatchEvent, RngEvent
 from traincheck.schema.values import is_tensor
+
+A, B = "\ue00a", "\ue00b"  # for private use: no name or value of a program holds them
+
+
+class Told(str):
+    """A sentence that calls the runs A and B, and can be said with other names.
+
+    Attributes:
+        marked: the sentence with the marks.
+    """
+
+    marked: str
+
+    def __new__(cls, marked: str) -> Told:
+        told = super().__new__(cls, _named(marked, "A", "B"))
+        told.marked = marked
+        return told
+
+    def named(self, a: str, b: str) -> str:
+        """The sentence with these names of the runs."""
+        return _named(self.marked, a, b)
+
+
+def _named(marked: str, a: str, b: str) -> str:
+    return marked.translate({ord(A): a, ord(B): b})
+
 
 _SHOWN = 6  # indices of a batch
 _DIGITS = 8  # of a fingerprint

@@ -16,7 +16,7 @@ from traincheck.diff.difference import Resume
 from traincheck.diff.sources import Change, changes_between, program_of
 from traincheck.diff.steps import RECORDS, StepView, step_views
 from traincheck.schema.events import CheckpointEvent, MarkEvent, OptimizerEvent, RngEvent
-from traincheck.schema.reading import open_regular
+from traincheck.schema.files import open_regular
 from traincheck.store.reader import TraceReader
 
 _MOST = 10_000  # of each kind of record that is kept of a whole run

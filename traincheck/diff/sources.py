@@ -19,9 +19,9 @@ from re import compile as compiled
 import xxhash
 
 from traincheck.schema.events import MarkEvent
+from traincheck.schema.files import read_regular
 from traincheck.schema.layout import SOURCES
 from traincheck.schema.observations.processes import Sources
-from traincheck.schema.reading import read_regular
 
 _COPY = compiled(r"[0-9a-f]{16}\.py")
 _MOST_BYTES = 1 << 21

@@ -1,13 +1,14 @@
 """The terms that a run could show: the calls and variables that occurred in it.
 
 A run contradicts a claim if its coverage includes the subject, and it did not propose the claim.
+Claims about APIs that are recorded only on request cannot be checked without that request.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from traincheck.readings.programs import ProgramName, Sketch, alike, file_of, source_of
@@ -15,7 +16,7 @@ from traincheck.readings.provider import RunStates
 from traincheck.readings.step_changes import ADDED, Additions, StepChanges
 from traincheck.readings.variables import variable_of
 from traincheck.relations.phrasing import SEVERAL_RANKS, STEP
-from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.claims import LEVELS, Hypothesis, Invariant, Needs, without_sampling
 from traincheck.schema.events import (
     CallEvent,
     CollectiveEvent,
@@ -26,7 +27,8 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.marks import LIFECYCLE_CHANGES, Marks
 from traincheck.schema.protocols import Relation
-from traincheck.schema.torch_api import Families
+from traincheck.schema.torch_api import Families, is_operator
+from traincheck.store.manifest import one_step_in
 
 # Calls that count as another call in claims.
 _STAND_FOR = {
@@ -107,9 +109,8 @@ class CoverageCollector:
         self._levels: frozenset[str] = frozenset()
         self._changes = StepChanges()
         self._additions = Additions(self._changes)
-        self._adds: bool | None = (
-            None  # whether backward accumulates; None: no gradient was scanned
-        )
+        # Whether backward accumulates; None: no gradient was scanned
+        self._adds: bool | None = None
 
     def bind(self, run_states: RunStates) -> None:
         self._program = run_states.of(ProgramName)
@@ -154,16 +155,15 @@ class CoverageCollector:
             calls=frozenset(calls),
             modules=frozenset(module for *_, module in self._calls if module),
             variables=frozenset(self._variables),
-            packages=frozenset(self._package_calls()),
+            packages=frozenset(
+                (api, package)
+                for api, family, *_ in self._calls
+                if family is None
+                for package in self._packages
+                if api.startswith(f"{package}.")
+            ),
             levels=self._levels,
         )
-
-    def _package_calls(self) -> Iterator[tuple[str, str]]:
-        for api, family, *_ in self._calls:
-            if family is None:
-                for package in self._packages:
-                    if api.startswith(f"{package}."):
-                        yield api, package
 
 
 def union(first: RunCoverage, second: RunCoverage) -> RunCoverage:
@@ -179,3 +179,41 @@ def union(first: RunCoverage, second: RunCoverage) -> RunCoverage:
         packages=first.packages | second.packages,
         levels=first.levels | second.levels,
     )
+
+
+def restrict_to_recorded(
+    invariants: Iterable[Invariant], coverages: Sequence[RunCoverage]
+) -> list[Invariant]:
+    """Let invariants need the packages and the level of the runs that they were learned from.
+
+    coverages: of these runs.
+    """
+    packages: dict[str, set[str]] = {}
+    for one in coverages:
+        for api, package in one.packages:
+            packages.setdefault(api, set()).add(package)
+    found = []
+    for invariant in invariants:
+        calls = without_sampling(invariant.needs.calls)
+        asked = frozenset().union(*(packages[api] for api in calls & packages.keys()))
+        operators = frozenset(filter(is_operator, calls))
+        levels = {level for one in coverages if operators & one.calls for level in one.levels}
+        # Empty if the runs that call these operators have both levels.
+        level = levels.pop() if len(levels) == 1 and levels <= set(LEVELS) else ""
+        needs = replace(invariant.needs, packages=asked, level=level)
+        found.append(replace(invariant, needs=needs))
+    return found
+
+
+def view_notes(settings: Mapping[str, Any]) -> list[str]:
+    """Sentences on what a run was recorded without. settings: of its manifest."""
+    notes = []
+    if settings.get("needs") is not None:
+        notes.append(
+            "only what some checks need was recorded, so less can be learned: record with "
+            "traincheck-collect, without -i and --rules"
+        )
+    every = one_step_in(settings)
+    if every > 1:
+        notes.append(f"one step in {every:,} was recorded, so less can be learned")
+    return notes

@@ -13,8 +13,7 @@ import msgspec
 
 from traincheck.errors import InvariantFormatError
 from traincheck.schema.claims import Hypothesis, Invariant
-from traincheck.schema.json_text import parse_json
-from traincheck.schema.reading import read_regular
+from traincheck.schema.files import parse_json, read_regular
 from traincheck.schema.record import Record
 
 VERSION = 1

@@ -12,12 +12,16 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from traincheck.check.context.call_tree import Node, build_tree, excerpt, truncated, visible_nodes
-from traincheck.check.context.windows import (
+from traincheck.check.context.call_tree import (
     CallWindow,
+    Node,
+    build_tree,
     calls_inside,
     calls_of_step,
+    excerpt,
     latest_calls,
+    truncated,
+    visible_nodes,
     window_of,
 )
 from traincheck.readings.steps import is_judged
@@ -84,27 +88,27 @@ class _ProcessTrees:
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
             self._calls.append(event)
-            self._add_inside(event)
+            windows = self._inside.get(event.api)
+            is_read = self._calls_read[event.api] >= _CALLS
+            if windows is not None and not is_read and event.exception is None:
+                self._calls_read[event.api] += 1
+                inside = calls_inside(self._calls, event)
+                for key, window in windows.items():
+                    self._keep(key, truncated(build_tree(inside, _always, window.names)))
             for key, window in self._between.items():
                 if key not in self._found:
                     calls = latest_calls(self._calls, window)
                     if calls:
                         self._keep(key, truncated(build_tree(calls, _always)))
-        elif isinstance(event, StepEvent) and event.step and is_judged(event):
-            self._add_step(event.step)
-
-    def _add_step(self, step: int) -> None:
-        if self._wants_steps and len(self._steps) < _STEPS:
-            self._steps.append(truncated(build_tree(calls_of_step(self._calls, step), _always)))
-
-    def _add_inside(self, event: CallEvent) -> None:
-        windows = self._inside.get(event.api)
-        if windows is None or self._calls_read[event.api] >= _CALLS or event.exception is not None:
-            return
-        self._calls_read[event.api] += 1
-        calls = calls_inside(self._calls, event)
-        for key, window in windows.items():
-            self._keep(key, truncated(build_tree(calls, _always, window.names)))
+        elif (
+            self._wants_steps
+            and len(self._steps) < _STEPS
+            and isinstance(event, StepEvent)
+            and event.step
+            and is_judged(event)
+        ):
+            calls = calls_of_step(self._calls, event.step)
+            self._steps.append(truncated(build_tree(calls, _always)))
 
     def _keep(self, key: str, found: tuple[Node, ...]) -> None:
         trees = self._found[key]

@@ -17,9 +17,10 @@ from itertools import combinations
 from typing import Any
 
 from traincheck.infer.replay_views import Features
-from traincheck.readings.programs import alike, core_of
-from traincheck.relations.phrasing import is_user_api
+from traincheck.readings.programs import alike, core_of, file_of
+from traincheck.relations.phrasing import is_user_api, of_programs
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
+from traincheck.schema.words import listed
 
 MAX_CLAUSES = 2
 MAX_CONDITIONS = 3
@@ -202,7 +203,11 @@ def learn(counts: Counts, *, is_wide: bool = False) -> LearnedPrecondition | Non
     bad = _bits(row[2] > 0 for row in table)
     # First one that lets all positive examples through, whatever their numbers in this sample.
     found = (_search(table, singles, bad, share * positive) for share in (1.0, _COVER))
-    chosen = next((c for c in found if c is not None and _is_simpler(c, table)), None)
+    chosen = next(
+        # It has fewer conditions than the table has rows.
+        (c for c in found if c and sum(len(clause.conditions) for clause in c) < len(table)),
+        None,
+    )
     if chosen is None:
         return None
     covered = 0
@@ -210,14 +215,12 @@ def learn(counts: Counts, *, is_wide: bool = False) -> LearnedPrecondition | Non
         covered |= clause.rows
     inside = [row for i, row in enumerate(table) if covered >> i & 1]
     scope = _scope(inside, is_wide)
-    clauses = tuple((*clause.conditions, *_missing(scope, clause.conditions)) for clause in chosen)
+    clauses = []
+    for conditions in (clause.conditions for clause in chosen):
+        known = {condition.feature for condition in conditions}
+        clauses.append((*conditions, *(one for one in scope if one.feature not in known)))
     held = sum(row[1] for row in inside)
-    return LearnedPrecondition(Precondition(clauses=clauses), held, negative, len(singles))
-
-
-def _is_simpler(clauses: Sequence[_Candidate], table: Sequence[object]) -> bool:
-    """Whether it has fewer conditions than the table has rows."""
-    return sum(len(clause.conditions) for clause in clauses) < len(table)
+    return LearnedPrecondition(Precondition(clauses=tuple(clauses)), held, negative, len(singles))
 
 
 def _search(
@@ -304,13 +307,55 @@ def _scope(
     return tuple(found)
 
 
-def _missing(scope: Sequence[Condition], conditions: Sequence[Condition]) -> tuple[Condition, ...]:
-    known = {condition.feature for condition in conditions}
-    return tuple(condition for condition in scope if condition.feature not in known)
-
-
 def _bits(flags: Iterable[bool]) -> int:
     bits = 0
     for i, flag in enumerate(flags):
         bits |= bool(flag) << i
     return bits
+
+
+_CONDITION_TEXTS: dict[tuple[str, Scalar], str] = {
+    ("frozen", False): "no parameter of the model is frozen",
+    ("frozen", True): "a parameter of the model is frozen",
+    ("has_step", False): "no optimizer steps",
+    ("has_step", True): "an optimizer steps",
+}
+_OPERATORS = {"==": "is", "!=": "is not", ">": "is above", "<=": "is at most"}
+
+
+def sentence(text: str, precondition: Precondition) -> str:
+    """Join both: ``Every parameter changes, if requires_grad is true.`` is an example."""
+    programs: dict[tuple[Condition, ...], list[str]] = {}
+    for clause in precondition.clauses:
+        rest = tuple(c for c in clause if c.feature != PROGRAM)
+        names = programs.setdefault(rest, [])
+        names += [file_of(str(c.value)) for c in clause if c.feature == PROGRAM]
+    if len(programs) == 1:
+        ((rest, names),) = programs.items()
+        names = list(dict.fromkeys(names))
+        if not text.startswith(f"In {listed(names)}, " if names else "In "):
+            text = of_programs(names, text)
+        clauses = _clause(rest)
+    else:
+        clauses = " or ".join(
+            " and ".join(
+                filter(
+                    None,
+                    (_clause(rest), f"in {listed(list(dict.fromkeys(names)))}" if names else ""),
+                )
+            )
+            for rest, names in programs.items()
+        )
+    return f"{text}, if {clauses}." if clauses else f"{text}."
+
+
+def _clause(conditions: Sequence[Condition]) -> str:
+    return " and ".join(_condition(condition) for condition in conditions)
+
+
+def _condition(condition: Condition) -> str:
+    value = condition.value
+    if condition.op == "==" and (condition.feature, value) in _CONDITION_TEXTS:
+        return _CONDITION_TEXTS[condition.feature, value]
+    shown = str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    return f"{condition.feature} {_OPERATORS[condition.op]} {shown}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -88,11 +88,15 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
         for observe in observers_of(event):
             observe(event)
     everybody = (*(p for _, own_ in processes.values() for p in own_), *for_all)
-    claims, conditional = _found(everybody)
+    proposed: dict[str, Hypothesis] = {}
+    conditional: dict[str, Hypothesis] = {}
+    for proposer in everybody:
+        proposed.update(map(_keyed, proposer.hypotheses()))
+        conditional.update(map(_keyed, proposer.conditional_hypotheses()))
     terms = RunCoverage(calls=frozenset(w for p in everybody for w in p.observed_terms()))
     return Proposed(
-        claims=claims,
-        conditional=conditional,
+        claims={**conditional, **proposed},
+        conditional=frozenset(conditional.keys() - proposed.keys()),
         coverage=reduce(
             union, (collector.coverage() for collector, _ in processes.values()), terms
         ),
@@ -100,15 +104,6 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
         steps=max(steps.values(), default=0),
         skipped=getattr(source, "skipped", 0),  # a source in memory has no lines
     )
-
-
-def _found(proposers: Iterable[Proposer]) -> tuple[dict[str, Hypothesis], frozenset[str]]:
-    proposed: dict[str, Hypothesis] = {}
-    conditional: dict[str, Hypothesis] = {}
-    for proposer in proposers:
-        proposed.update(map(_keyed, proposer.hypotheses()))
-        conditional.update(map(_keyed, proposer.conditional_hypotheses()))
-    return {**conditional, **proposed}, frozenset(conditional.keys() - proposed.keys())
 
 
 def _keyed(claim: Hypothesis) -> tuple[str, Hypothesis]:

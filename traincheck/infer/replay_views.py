@@ -1,22 +1,26 @@
 """Replay a full trace as selective and sampled collection would have recorded it.
 
-Each claim is decided on the events that it needs, and on no others.
+Each claim is decided on the events that it needs, and on no others. `replay` validates the
+invariants of a file on a run, by the checking engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
+from traincheck.check.engine import Engine
 from traincheck.check.monitors.invariant_monitor import in_sampled_view
 from traincheck.readings.provider import RunStates
 from traincheck.readings.router import Router
-from traincheck.schema.claims import SAMPLED_STEPS, Context, Hypothesis, Needs, Scalar
+from traincheck.schema.claims import SAMPLED_STEPS, Context, Hypothesis, Invariant, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
-from traincheck.schema.findings import Example
+from traincheck.schema.findings import Example, Report
 from traincheck.schema.invariant_file import needs_json
 from traincheck.schema.marks import LIFECYCLE_CHANGES, Marks
-from traincheck.schema.protocols import Decider, Relation
+from traincheck.schema.protocols import Decider, EventSource, Relation
 from traincheck.schema.torch_api import Families
 
 SELECTIVE, SAMPLED = "the selective view", "the sampled view"
@@ -137,7 +141,8 @@ class ReplayViews:
         self._after_backward = [
             views
             for views, g in zip(self._view_sets, groups)
-            if _sees_gradients_after_backward(g.needs)
+            if g.needs.scans("gradient@backward")
+            and not any(map(g.needs.scans, ("gradient@zero_grad", "gradient@*")))
         ]
         self._cleared: dict[str, StateEvent] = {}  # gradients, since the last backward
 
@@ -208,9 +213,8 @@ class _Counterexamples:
     def __init__(self, group: ClaimGroup, run_states: RunStates) -> None:
         self._decider: Decider = run_states.bind(group.relation.decider(group.claims))
         self.negative: set[tuple[int, Features]] = set()
-        self._agreeing: dict[
-            int, Iterable[tuple[int, Example]]
-        ] = {}  # answers without a negative example
+        # Answers without a negative example
+        self._agreeing: dict[int, Iterable[tuple[int, Example]]] = {}
 
     def observe(self, event: Event) -> None:
         examples = self._decider.observe(event)
@@ -293,7 +297,26 @@ def _is_scan(event: Event) -> bool:
     return isinstance(event, StateEvent) and event.change not in LIFECYCLE_CHANGES
 
 
-def _sees_gradients_after_backward(needs: Needs) -> bool:
-    if not needs.scans("gradient@backward"):
-        return False
-    return not any(map(needs.scans, ("gradient@zero_grad", "gradient@*")))
+FULL = "the full view"
+VIEWS = (FULL, SELECTIVE, SAMPLED)
+
+
+def replay(
+    source: EventSource, relations: Mapping[str, Relation], invariants: Sequence[Invariant]
+) -> dict[str, Report]:
+    """The reports of a run by view, from one pass over it.
+
+    The selective view is a recording for all of ``invariants``. The sampled view holds every third
+    step of that.
+    """
+    needs = reduce(or_, (invariant.needs for invariant in invariants), Needs())
+    engines = {view: Engine(invariants, (), relations) for view in VIEWS}
+    for event in source.events():
+        engines[FULL].observe(event)
+        less = in_selective_view(event, needs)
+        if less is not None:
+            engines[SELECTIVE].observe(less)
+            few = in_step_sample(less)
+            if few is not None:
+                engines[SAMPLED].observe(few)
+    return {view: engine.finish() for view, engine in engines.items()}

@@ -1,18 +1,25 @@
-"""The invariants among the claims of the runs: which are selected, implied, or in another set."""
+"""The invariants among the claims of the runs: which are selected, implied, or in another set.
+
+The confidence of a claim comes from its examples and the chance model of its relation.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.infer.confidence import DEFAULT_CONFIDENCE, confidence, min_examples
 from traincheck.infer.dropped import Dropped
 from traincheck.infer.examples import ExampleCounts
-from traincheck.infer.preconditions import WIDE_SCOPES, LearnedPrecondition, preconditions_by_scope
+from traincheck.infer.preconditions import (
+    WIDE_SCOPES,
+    LearnedPrecondition,
+    preconditions_by_scope,
+    sentence,
+)
 from traincheck.infer.propose import subject_of
 from traincheck.infer.replay_views import CALLS_SAMPLED, SAMPLED, SELECTIVE
-from traincheck.infer.sentences import sentence
 from traincheck.infer.statistics import MergedClaim
 from traincheck.schema.claims import (
     PROGRAM,
@@ -26,6 +33,36 @@ from traincheck.schema.claims import (
 from traincheck.schema.invariant_file import invariant_id
 from traincheck.schema.protocols import Relation
 from traincheck.schema.words import joined
+
+DEFAULT_CONFIDENCE = 0.99
+
+
+def confidence(
+    relation: Relation,
+    claim: Hypothesis,
+    positive: int,
+    *,
+    candidates: int = 1,
+    conditions: int = 0,
+) -> float:
+    """1 - probability that chance alone gave these examples.
+
+    Args:
+        relation: gives the chance model.
+        claim: a hypothesis of that relation.
+        positive: number of examples, all of which hold, that the precondition lets through.
+        candidates: number of conditions that were tried when the precondition was learned.
+        conditions: number of conditions that were chosen. Each choice among many makes chance
+            agreement more likely.
+    """
+    chance = relation.chance(claim, positive) * float(max(1, candidates)) ** conditions
+    # Rounded, so that the file does not depend on how a machine rounds its last bits.
+    return round(1.0 - min(1.0, chance), 6)
+
+
+def min_examples(level: float) -> int:
+    """Number of coin tosses that give this confidence."""
+    return max(1, math.ceil(math.log(max(1.0 - level, 1e-12), 0.5) - 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +181,17 @@ class InvariantSelector:
         for one in claims:
             self.hypotheses += 1
             accepted += self._accept(one)
-        accepted = self._subsume(accepted)
+        implied = implied_by(accepted, self.relations)
+        by_key = {one.key: one for one in accepted}
+        kept = [one for one in accepted if one.key not in implied]
+        covered = {id(one.examples) for one in kept}  # a claim may be kept in one of its forms
+        for key, by in implied.items():
+            stronger, weaker = by_key[by], by_key[key]
+            if id(weaker.examples) not in covered:
+                covered.add(id(weaker.examples))
+                self._drop(weaker.claim, weaker.examples, IMPLIED, self._text(stronger))
         self.kept = sorted(
-            map(self._invariant, accepted), key=lambda i: (i.hypothesis.relation, i.text, i.id)
+            map(self._invariant, kept), key=lambda i: (i.hypothesis.relation, i.text, i.id)
         )
         self.dropped.sort(
             key=lambda d: (d.hypothesis.relation, d.text, d.reason, key_of(d.hypothesis))
@@ -199,18 +244,6 @@ class InvariantSelector:
             conditions=learned.conditions if learned.excluded else 0,
         )
 
-    def _subsume(self, accepted: Sequence[Accepted]) -> list[Accepted]:
-        implied = implied_by(accepted, self.relations)
-        by_key = {one.key: one for one in accepted}
-        kept = [one for one in accepted if one.key not in implied]
-        covered = {id(one.examples) for one in kept}  # a claim may be kept in one of its forms
-        for key, by in implied.items():
-            one = by_key[key]
-            if id(one.examples) not in covered:
-                covered.add(id(one.examples))
-                self._drop(one.claim, one.examples, IMPLIED, self._text(by_key[by]))
-        return kept
-
     def _invariant(self, one: Accepted) -> Invariant:
         return Invariant(
             id=invariant_id(one.claim, one.learned.precondition),
@@ -258,8 +291,8 @@ def _broken(one: MergedClaim, precondition: Precondition) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """The difference. changed: the same claims with other preconditions, before and after."""
+class Changes:
+    """The invariants of one set that another lacks. changed: those with other preconditions."""
 
     added: Sequence[Invariant]
     removed: Sequence[Invariant]
@@ -270,11 +303,11 @@ class Difference:
         return not (self.added or self.removed or self.changed)
 
 
-def compare(before: Iterable[Invariant], after: Iterable[Invariant]) -> Difference:
+def compare(before: Iterable[Invariant], after: Iterable[Invariant]) -> Changes:
     """Compare two sets. The number of examples is ignored."""
     old, new = _by_claim(before), _by_claim(after)
     both = [(old[key], new[key]) for key in sorted(old.keys() & new.keys())]
-    return Difference(
+    return Changes(
         added=[one for key in sorted(new.keys() - old.keys()) for one in new[key]],
         removed=[one for key in sorted(old.keys() - new.keys()) for one in old[key]],
         changed=[(a, b) for a, b in both if {i.id for i in a} != {i.id for i in b}],

@@ -88,56 +88,45 @@ def statistics_of(
             learned from it.
     """
     try:
-        return _statistics_of(source, relations, name)
+        proposed = propose(source, relations)
+        decided = count_examples(source, relations, proposed.claims)
+        evidence = {}
+        for key, claim in sorted(proposed.claims.items()):
+            found = decided.get(key, ClaimExamples())
+            evidence[key] = ClaimEvidence(
+                claim=claim,
+                is_proposed=key not in proposed.conditional,
+                examples=found.examples,
+                counterexamples={
+                    view: frozenset(contexts)
+                    for view, contexts in sorted(found.counterexamples.items())
+                },
+                unobservable=found.unobservable,
+            )
+        run_id = getattr(getattr(source, "manifest", None), "run_id", None)
+        if not run_id:  # of a source without a manifest
+            examples = [
+                (key, sorted(one.examples.counts.items(), key=repr))
+                for key, one in evidence.items()
+            ]
+            run_id = hashlib.sha256(repr((name, examples)).encode()).hexdigest()[:16]
+        return RunStatistics(
+            name=name,
+            run_id=run_id,
+            events=proposed.events,
+            steps=proposed.steps,
+            skipped=proposed.skipped,
+            relations=tuple(sorted(relations)),
+            coverage=proposed.coverage,
+            evidence=evidence,
+            trees=trees_of(source, proposed.claims.values()),
+        )
     except BAD_VALUE as error:
         raise TraceFormatError(
             f"the run {name} cannot be learned from: an event holds a value of another type "
             f"({type(error).__name__}: {error})",
             fix="leave the run out, or record it again; if nothing damaged it, report this error",
         ) from error
-
-
-def _statistics_of(
-    source: EventSource, relations: Mapping[str, Relation], name: str
-) -> RunStatistics:
-    proposed = propose(source, relations)
-    decided = count_examples(source, relations, proposed.claims)
-    evidence = {}
-    for key, claim in sorted(proposed.claims.items()):
-        found = decided.get(key, ClaimExamples())
-        evidence[key] = ClaimEvidence(
-            claim=claim,
-            is_proposed=key not in proposed.conditional,
-            examples=found.examples,
-            counterexamples={
-                view: frozenset(contexts)
-                for view, contexts in sorted(found.counterexamples.items())
-            },
-            unobservable=found.unobservable,
-        )
-    run_id = getattr(getattr(source, "manifest", None), "run_id", None)
-    return RunStatistics(
-        name=name,
-        run_id=run_id or _content_id(name, evidence),
-        events=proposed.events,
-        steps=proposed.steps,
-        skipped=proposed.skipped,
-        relations=tuple(sorted(relations)),
-        coverage=proposed.coverage,
-        evidence=evidence,
-        trees=trees_of(source, proposed.claims.values()),
-    )
-
-
-def _content_id(name: str, evidence: Mapping[str, ClaimEvidence]) -> str:
-    """An id for a run without a manifest."""
-    content = repr(
-        (
-            name,
-            [(key, sorted(one.examples.counts.items(), key=repr)) for key, one in evidence.items()],
-        )
-    )
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def distinct_runs(runs: Iterable[RunStatistics]) -> list[RunStatistics]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from traincheck.errors import UsageError
 from traincheck.integrations.monitor_results import MonitorResults
-from traincheck.schema.metrics.names import Combine
+from traincheck.schema.metrics.sums import Combine
 
 if TYPE_CHECKING:
     from traincheck.collect.monitor.functions import FunctionMetric

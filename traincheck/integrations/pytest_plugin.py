@@ -92,8 +92,7 @@ class TrainingCheck:
         Raises:
             subprocess.TimeoutExpired: the program takes longer.
         """
-        from traincheck.schema.json_text import parse_json
-        from traincheck.schema.reading import read_regular
+        from traincheck.schema.files import parse_json, read_regular
 
         self._launches += 1
         file = self._folder / f"report-{self._launches}.json"

@@ -19,14 +19,12 @@ import orjson
 
 from traincheck.live.following import Listener
 from traincheck.report.json_report import report_json
-from traincheck.schema.files import put_bytes
-from traincheck.schema.json_text import dump_json, parse_json
+from traincheck.schema.files import dump_json, parse_json, put_bytes, read_regular
 from traincheck.schema.layout import CHECKED, SCHEMA_VERSION
-from traincheck.schema.reading import read_regular
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
-    from traincheck.check.suppression.baseline import Baseline
+    from traincheck.check.suppression.policy import Baseline
     from traincheck.schema.events import StepEvent
     from traincheck.schema.findings import Report
 

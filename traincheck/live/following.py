@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traincheck.api import conclude, so_far
-from traincheck.check.live_engine import LiveEngine
+from traincheck.check.engine import LiveEngine
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.run_overview import RunOverview
-    from traincheck.check.suppression.baseline import Baseline
+    from traincheck.check.suppression.policy import Baseline
     from traincheck.schema.events import Event, StepEvent
     from traincheck.schema.findings import Finding, Report
     from traincheck.sinks.notifier import Notifier

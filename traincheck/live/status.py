@@ -16,8 +16,8 @@ from typing import Any
 from traincheck.live.checked import Checked, read_checked
 from traincheck.schema.codec import decode
 from traincheck.schema.events import Event
+from traincheck.schema.files import open_regular
 from traincheck.schema.findings import FINDINGS, NOTHING_CHECKED
-from traincheck.schema.reading import open_regular
 from traincheck.store.lines import MAX_LINE_BYTES
 from traincheck.store.manifest import Manifest, process_exists, read_manifest
 from traincheck.store.reader import event_files

@@ -13,8 +13,7 @@ from typing import IO, Any
 import orjson
 
 from traincheck.errors import MissingDependencyError, OutputError, TraceFormatError, UsageError
-from traincheck.schema.json_text import parse_json
-from traincheck.schema.reading import open_regular, read_regular
+from traincheck.schema.files import open_regular, parse_json, read_regular
 
 from .series import Metrics
 

@@ -10,15 +10,18 @@ from typing import Any
 
 from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.events import Event, MetricsEvent
-from traincheck.schema.metrics.names import REPLICATED, Combine, copies_of, subject_of
 from traincheck.schema.metrics.requests import RATIO, MetricRequest, MonitorView
 from traincheck.schema.metrics.sums import (
     COLUMNS,
+    REPLICATED,
     STATISTICS,
+    Combine,
     Row,
+    copies_of,
     divided,
     is_taken,
     merged,
+    subject_of,
     with_moments,
 )
 from traincheck.store.manifest import Manifest, read_manifest

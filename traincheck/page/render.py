@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 import orjson
 
-from traincheck.schema.reading import read_regular
+from traincheck.schema.files import read_regular
 from traincheck.schema.words import printable
 
 _STATIC = Path(__file__).with_name("static")

@@ -10,8 +10,7 @@ from typing import Any
 from traincheck.errors import UsageError
 from traincheck.profile.numbers import percent, short, size
 from traincheck.profile.tree import VERSION
-from traincheck.schema.json_text import parse_json
-from traincheck.schema.reading import read_regular
+from traincheck.schema.files import parse_json, read_regular
 
 FIELDS = {
     "total_forward_ms": "fwd ms",

@@ -19,7 +19,7 @@ from traincheck.profile.table import DEFAULT, TableOptions, table
 from traincheck.profile.tree import document, tree_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import ProfileEvent
-from traincheck.schema.json_text import dump_json
+from traincheck.schema.files import dump_json
 from traincheck.schema.shown import pre_html
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The reference and this run, side by side as text, or one below the other if it is narrow.
 
-What stands beside what is settled in check/context/reference_diff.py.
+What stands beside what is settled in check/context/violation_context.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from traincheck.schema.excerpts import Row
+from traincheck.schema.claims import Row
 
 _LEFT, _RIGHT = "the reference", "this run"
 _STACKED_BELOW = 64  # columns: then each side would be narrower than a call and its line

@@ -13,13 +13,13 @@ from typing import Any, TextIO
 
 import orjson
 
-from traincheck.check.saved_checkpoints import suspects
+from traincheck.check.run_overview import suspects
 from traincheck.report._beside import excerpt_json
 from traincheck.report._places import located
 from traincheck.report.sentences import lack, notes_of
 from traincheck.schema.codec import placed
+from traincheck.schema.files import dump_json
 from traincheck.schema.findings import TIERS, Finding, Report, Verdict
-from traincheck.schema.json_text import dump_json
 from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.places import where
 from traincheck.schema.words import printable_json

@@ -9,7 +9,7 @@ from typing import TextIO
 from traincheck.report._places import located
 from traincheck.report.sentences import conclusion, lack, notes_of, why_accepted
 from traincheck.report.text_report import finding_rows, kind_of, verdict_counts
-from traincheck.schema.excerpts import Row
+from traincheck.schema.claims import Row
 from traincheck.schema.findings import Finding, Report
 from traincheck.schema.words import all_printable, counted, printable
 

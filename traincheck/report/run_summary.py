@@ -13,8 +13,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from traincheck.check.run_overview import RunOverview
-from traincheck.check.saved_checkpoints import suspect_note
+from traincheck.check.run_overview import RunOverview, suspect_note
 from traincheck.report.lines import COLOURS, page, paragraph, table
 from traincheck.report.sentences import doubt, lack, notes_of, suppressions
 from traincheck.report.text_report import folded, kind_of, write_fix

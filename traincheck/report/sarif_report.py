@@ -17,8 +17,8 @@ from traincheck.report._places import located
 from traincheck.report.sentences import lack, notes_of
 from traincheck.rules.docs import RuleDocs, docs_of
 from traincheck.rules.registry import all_rules
+from traincheck.schema.files import dump_json
 from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Report, Verdict
-from traincheck.schema.json_text import dump_json
 from traincheck.schema.words import printable_json
 from traincheck.version import VERSION
 

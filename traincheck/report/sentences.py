@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from traincheck.check.saved_checkpoints import suspect_note
+from traincheck.check.run_overview import suspect_note
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.shown import tally_text
 from traincheck.schema.words import counted

@@ -16,7 +16,7 @@ from msgspec import NODEFAULT
 from msgspec.structs import fields, force_setattr
 
 from traincheck.schema.events import EVENT_TYPES, KINDS, Event
-from traincheck.schema.json_text import MOST_VALUES, dump_json
+from traincheck.schema.files import MOST_VALUES, dump_json
 from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.record import EventBase
 from traincheck.schema.values import tensor_json
@@ -35,16 +35,15 @@ __all__ = [
 _BAD = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-def _kept(event_type: type[Event]) -> list[tuple[str, str, Any]]:
-    """Name, key and default of the fields in a line."""
-    return [
+# Name, key and default of the fields in a line. Rank and stream are in the file name.
+_FIELDS: dict[type[Event], list[tuple[str, str, Any]]] = {
+    event_type: [
         (f.name, f.encode_name, f.default if f.default_factory is NODEFAULT else {})
         for f in fields(event_type)
-        if f.name not in ("rank", "stream")  # they are in the file name
+        if f.name not in ("rank", "stream")
     ]
-
-
-_FIELDS = {event_type: _kept(event_type) for event_type in EVENT_TYPES}
+    for event_type in EVENT_TYPES
+}
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 

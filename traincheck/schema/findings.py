@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from traincheck.schema.claims import Context
+from traincheck.schema.claims import Context, Row
 from traincheck.schema.events import Event
-from traincheck.schema.excerpts import Row
 from traincheck.schema.record import Record
 from traincheck.schema.shown import (
     finding_html,

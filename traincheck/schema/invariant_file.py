@@ -21,19 +21,20 @@ from traincheck.schema.claims import (
     LEVELS,
     OPERATORS,
     Condition,
+    Excerpt,
     Hypothesis,
     Invariant,
+    Line,
     Needs,
     Precondition,
     Support,
+    excerpt_id,
+    excerpts_json,
     key_of,
     needs_json,
 )
-from traincheck.schema.excerpts import Excerpt, Line, excerpt_id, excerpts_json
-from traincheck.schema.files import write_json
-from traincheck.schema.json_text import parse_json
+from traincheck.schema.files import parse_json, read_regular, write_json
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST, SCHEMA_VERSION
-from traincheck.schema.reading import read_regular
 from traincheck.schema.record import Complaint, Record, complaint_of
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]

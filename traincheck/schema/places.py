@@ -45,14 +45,10 @@ def where(evidence: Iterable[Event]) -> str | None:
     places = [
         (str(place), getattr(event, "family", None) == Families.MODULE)
         for event in evidence
-        if (place := _place(event))
+        # For an experiment, ``where`` is a module.
+        if (place := getattr(event, "place" if event.kind == "probe" else "where", None))
     ]
     return program_line(min(places, key=_remoteness)[0]) if places else None
-
-
-def _place(event: Event) -> str | None:
-    """The line of an event. For an experiment, ``where`` is a module."""
-    return getattr(event, "place" if event.kind == "probe" else "where", None)
 
 
 def _remoteness(place: tuple[str, bool]) -> tuple[bool, bool, bool]:

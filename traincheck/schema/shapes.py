@@ -63,10 +63,7 @@ def torn(old: Sequence[int], new: Sequence[int]) -> list[int]:
     old, new = [n for n in old if n > 1], [n for n in new if n > 1]
     if prod(old) != prod(new):  # other elements: a view as another dtype
         return []
-    ends = [
-        1,
-        *accumulate(reversed(new), mul),
-    ]  # elements of each dim and the later ones
+    ends = [1, *accumulate(reversed(new), mul)]  # elements of each dim and the later ones
     found = []
     for place, size in enumerate(old):
         if old.count(size) > 1 or size not in new:

@@ -6,8 +6,7 @@ import logging
 import logging.config
 from typing import ClassVar
 
-from traincheck.schema.json_text import parse_json
-from traincheck.schema.reading import read_regular
+from traincheck.schema.files import parse_json, read_regular
 from traincheck.sinks.base import Message, Sink
 
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any
 
 from traincheck.handlers import give_back
+from traincheck.schema.files import dump_json
 from traincheck.schema.findings import SEVERITIES, Finding, Report
-from traincheck.schema.json_text import dump_json
 from traincheck.schema.words import printable
 from traincheck.sinks.messages import (
     RunName,

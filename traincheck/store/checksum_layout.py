@@ -30,7 +30,7 @@ from traincheck.schema.checksums import (
     STATE,
 )
 from traincheck.schema.events import ChecksumEvent, StepEvent
-from traincheck.schema.json_text import dump_json
+from traincheck.schema.files import dump_json
 from traincheck.schema.values import TensorSummary
 from traincheck.store.reader import TraceReader
 from traincheck.version import VERSION

@@ -20,9 +20,8 @@ from msgspec.structs import astuple, fields
 
 from traincheck.errors import OutputError, TraceFormatError
 from traincheck.schema.events import EVENT_TYPES, Event, ParamGroup
-from traincheck.schema.json_text import dump_json, parse_json
+from traincheck.schema.files import dump_json, open_regular, parse_json
 from traincheck.schema.layout import SCHEMA_VERSION
-from traincheck.schema.reading import open_regular
 from traincheck.schema.values import TensorSummary
 from traincheck.store.manifest import is_run
 from traincheck.store.reader import TraceReader

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 from traincheck.handlers import give_back
 from traincheck.schema.codec import decode, decode_lines, foreign_number
 from traincheck.schema.events import Event, MarkEvent, StepEvent
-from traincheck.schema.files import WINDOW, end_of_data
+from traincheck.schema.files import WINDOW, end_of_data, open_regular
 from traincheck.schema.marks import Marks
-from traincheck.schema.reading import open_regular
 
 CHUNK_BYTES = 1 << 16  # larger pieces leave the CPU cache: a quarter slower at 1 MiB
 MAX_LINE_BYTES = 1 << 24  # longer lines are not events, and must not fill memory

@@ -18,11 +18,9 @@ import msgspec
 import orjson
 
 from traincheck.errors import InvariantFormatError, TraceFormatError
-from traincheck.schema.files import put_bytes
+from traincheck.schema.files import parse_json, put_bytes, read_regular
 from traincheck.schema.invariant_file import read_invariants
-from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST, SCHEMA_VERSION, storage_notes
-from traincheck.schema.reading import read_regular
 from traincheck.schema.words import joined
 
 # The note of a run that has not ended, by whether its launcher is alive.

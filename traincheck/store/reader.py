@@ -10,10 +10,9 @@ from typing import Any
 
 from traincheck.errors import TraceFormatError
 from traincheck.schema.events import Event
-from traincheck.schema.json_text import parse_json
+from traincheck.schema.files import open_regular, parse_json
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
 from traincheck.schema.marks import Marks
-from traincheck.schema.reading import open_regular
 from traincheck.store.lines import CHUNK_BYTES, WHOLE, Decoders, EventFile, Skip, SkipLog
 from traincheck.store.manifest import Manifest, check_run, ending_notes, lost_notes, read_manifest
 from traincheck.store.order import merge_ranks, merge_streams

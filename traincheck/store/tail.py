@@ -319,7 +319,10 @@ class _Following:
             if rank is first or rank.held < most * len(rank.streams):
                 room = most if self._grew or rank is not first else inf  # else it would be stuck
                 grew |= rank.read(self._round, now_s, room)
-            is_stalled = len(self._ranks) > 1 and self._is_stalled(rank, now_s)
+            # Whether a rank has been silent for long, regardless of the others.
+            is_stalled = len(self._ranks) > 1 and (
+                0 < self._patience.silent_s <= now_s - rank.grew_at_s
+            )
             is_settled = is_stalled or now_s - rank.grew_at_s >= self._patience.settle_s
             is_ended = is_over or rank.rank in ended
             rank.release(self._round, is_complete=is_ended or is_settled, most=most)
@@ -376,10 +379,6 @@ class _Following:
             for rank in self._ranks.values()
             if rank.streams and not any(is_alive(s.pid) for s in rank.streams.values())
         }
-
-    def _is_stalled(self, rank: LiveRank, now_s: float) -> bool:
-        """Whether a rank has been silent for long, regardless of the others."""
-        return 0 < self._patience.silent_s <= now_s - rank.grew_at_s
 
     def _is_silent(self, rank: LiveRank, now_s: float) -> bool:
         """Whether a rank is silent while others are active."""

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from traincheck.schema.events import Event
-from traincheck.schema.files import private
+from traincheck.schema.files import open_regular, private
 from traincheck.schema.marks import Marks
-from traincheck.schema.reading import open_regular
 from traincheck.store.live import LiveStream
 from traincheck.store.manifest import process_exists, read_manifest, write_manifest
 
@@ -230,7 +229,19 @@ class Thinner:
         for stream, file in self._files.items():
             of_rank = ranks.get(stream.file.rank, (inf, -1))
             is_worker = file.process.first_ns == -1
-            _rewrite(stream.file.path, file, of_rank if is_worker else cuts[stream.pid])
+            # Rewrite a file without its hole and without the lines of a time interval.
+            path = stream.file.path
+            from_ns, until_ns = of_rank if is_worker else cuts[stream.pid]
+            temporary = path.with_name(f".{path.name}.thin")
+            with open_regular(path) as old, open(temporary, "wb", opener=private) as new:
+                os.fchmod(new.fileno(), os.fstat(old.fileno()).st_mode & 0o777)
+                new.write(old.readline(_BEGINNING))  # its process mark, which always stays
+                for line in _lines(old, file):
+                    line = line.rstrip(b"\0")  # noqa: PLW2901  # of a process that was killed
+                    time = _TIME.match(line)
+                    if time is None or not from_ns < int(time[1]) <= until_ns:
+                        new.write(line)
+            temporary.replace(path)
         return Gap(FIRST_STEPS, last)
 
 
@@ -243,21 +254,6 @@ def _cut(process: _Process, last: int) -> tuple[float, float]:
         same = process.steps[0][0] if process.steps else None
         return process.first_ns, inf if same is None else same
     return process.first_ns, -1 if same is None else same
-
-
-def _rewrite(path: Path, file: _File, gone: tuple[float, float]) -> None:
-    """Rewrite a file without its hole and without the lines of a time interval."""
-    from_ns, until_ns = gone
-    temporary = path.with_name(f".{path.name}.thin")
-    with open_regular(path) as old, open(temporary, "wb", opener=private) as new:
-        os.fchmod(new.fileno(), os.fstat(old.fileno()).st_mode & 0o777)
-        new.write(old.readline(_BEGINNING))  # its process mark, which always stays
-        for line in _lines(old, file):
-            line = line.rstrip(b"\0")  # noqa: PLW2901  # of a process that was killed
-            time = _TIME.match(line)
-            if time is None or not from_ns < int(time[1]) <= until_ns:
-                new.write(line)
-    temporary.replace(path)
 
 
 def _lines(old: BinaryIO, file: _File) -> Iterator[bytes]:

@@ -11,8 +11,7 @@ from tests.builders import MLP
 from tests.checking import BY_CODE, fires, quiet
 from tests.golden import Golden, mentions
 from tests.ranks import RankBuilder, merged
-from traincheck.check.engine import Engine
-from traincheck.check.live_engine import LiveEngine
+from traincheck.check.engine import Engine, LiveEngine
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Finding, Verdict
 from traincheck.schema.marks import Marks

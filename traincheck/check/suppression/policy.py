@@ -1,17 +1,24 @@
-"""Suppression of violations by comments in the source and by the configuration.
+"""Suppression of violations by comments and the configuration, and of findings by a baseline.
 
-Each violation is decided by itself. Whole findings are suppressed by a baseline (baseline.py).
+Each violation is decided by itself; a baseline suppresses whole findings.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from traincheck.check.suppression.comments import SourceComments
-from traincheck.check.suppression.source_files import SourceFiles, lines_calling
-from traincheck.schema.findings import CheckInfo, Subject, Suppressed, Violation
+import msgspec
+
+from traincheck.check.suppression.source_files import SourceComments, SourceFiles, lines_calling
+from traincheck.errors import BaselineError
+from traincheck.schema.files import parse_json, read_regular, write_json
+from traincheck.schema.findings import CheckInfo, Finding, Report, Subject, Suppressed, Violation
+from traincheck.schema.record import Record
+from traincheck.version import VERSION
 
 _Key = tuple[str, Subject, tuple[str, ...]]
 
@@ -101,7 +108,10 @@ class SuppressionPolicy:
                 )
         found = [self._by_comment(code, place) for place in places]
         if not places:
-            found = [self._by_comment(code, place) for place in self._calling(subject)]
+            program = self._program() if subject.api else ""
+            source = self.sources.read(program) if program else None
+            lines = sorted(lines_calling(subject.api or "", source))
+            found = [self._by_comment(code, f"{program}:{line}") for line in lines]
             found = found if all(found) else []  # it may be any of these calls
         return next((one for one in found if one is not None), None)
 
@@ -111,14 +121,6 @@ class SuppressionPolicy:
             return None
         return Suppressed(by="comment", reason=comment.reason, where=place)
 
-    def _calling(self, subject: Subject) -> list[str]:
-        """The lines of the program that call the API of a violation."""
-        program = self._program() if subject.api else ""
-        if not subject.api or not program:
-            return []
-        lines = lines_calling(subject.api, self.sources.read(program))
-        return [f"{program}:{line}" for line in sorted(lines)]
-
 
 def _fits(pattern: str | None, name: str | None) -> bool:
     if pattern is None:
@@ -126,3 +128,96 @@ def _fits(pattern: str | None, name: str | None) -> bool:
     # Not fnmatch: brackets are part of names such as opt0[0].3.
     expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     return name is not None and re.fullmatch(expression, name) is not None
+
+
+SCHEMA_VERSION = 1
+_KIND = "traincheck-baseline"
+_MAKE = "make one with traincheck check -t DIR --baseline FILE --write-baseline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Known findings.
+
+    Attributes:
+        path: its file.
+        known: fingerprint of a finding -> the variables that it names.
+    """
+
+    path: str
+    known: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def contains(self, finding: Finding) -> bool:
+        """Whether a finding is known."""
+        variables = self.known.get(finding.id)
+        return variables is not None and variables.issuperset(finding.variables)
+
+    def apply(self, report: Report) -> Report:
+        """The report with its known findings suppressed."""
+        why = Suppressed(by="baseline", reason="in the baseline", where=self.path)
+        known = [f for f in report.findings if self.contains(f)]
+        left = [f for f in report.findings if not self.contains(f)]
+        suppressed = [*report.suppressed, *(replace(f, suppressed=why) for f in known)]
+        return replace(report, findings=left, suppressed=suppressed)
+
+
+class _Entry(Record, frozen=True, kw_only=True):
+    fingerprint: str
+    check: str
+    variables: frozenset[str]
+
+
+class _File(Record, frozen=True, kw_only=True):
+    findings: tuple[_Entry, ...]
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read a baseline.
+
+    Raises:
+        BaselineError: it is missing, damaged, or something else.
+    """
+    try:
+        record = parse_json(read_regular(path))
+    except FileNotFoundError as error:
+        raise BaselineError(f"baseline {path} does not exist", fix=_MAKE) from error
+    except OSError as error:
+        raise BaselineError(
+            f"baseline {path} cannot be read: {error.strerror}", fix=_MAKE
+        ) from error
+    except ValueError as error:
+        raise BaselineError(f"baseline {path} is damaged: {error}", fix=_MAKE) from error
+    if not isinstance(record, dict) or record.get("kind") != _KIND:
+        raise BaselineError(f"{path} is not a baseline", fix=_MAKE)
+    version = record.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise BaselineError(
+            f"baseline {path} was written by schema {version}, this is {SCHEMA_VERSION}", fix=_MAKE
+        )
+    try:
+        entries = msgspec.convert(record, _File).findings
+    except msgspec.ValidationError as error:
+        raise BaselineError(f"baseline {path} is damaged: {error}", fix=_MAKE) from error
+    return Baseline(path=str(path), known={one.fingerprint: one.variables for one in entries})
+
+
+def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
+    """Write a baseline of ``findings`` atomically. Returns the number of entries.
+
+    Raises:
+        OutputError: it could not be written.
+    """
+    entries: dict[str, dict[str, Any]] = {}
+    for finding in findings:
+        code, title = finding.code, finding.title  # for people who read the file
+        fields = {"check": finding.check, "code": code, "title": title, "variables": []}
+        entry = entries.setdefault(finding.id, {"fingerprint": finding.id, **fields})
+        entry["variables"] = sorted({*entry["variables"], *finding.variables})
+    record = {
+        "kind": _KIND,
+        "schema_version": SCHEMA_VERSION,
+        "created_with": {"traincheck": VERSION},
+        "findings": [entry for _, entry in sorted(entries.items())],
+    }
+    write_json(path, record)
+    return len(entries)

@@ -1,4 +1,4 @@
-"""Source files of the program of a run, which places in its trace name, and the calls in them.
+"""Source files that places of a trace name, and the calls and comments in them.
 
 A trace may come from anywhere, so it does not decide alone which file is opened. A file is read if
 it is a regular Python file below a trusted folder: the checkout of the current folder, of the
@@ -10,12 +10,14 @@ from __future__ import annotations
 import ast
 import io
 import os
+import re
 import tokenize
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from traincheck.schema.files import read_regular
 from traincheck.schema.places import program_line
-from traincheck.schema.reading import read_regular
 from traincheck.schema.torch_api import LOSSES
 
 MAX_BYTES = 2_000_000
@@ -63,7 +65,13 @@ class SourceFiles:
         if found is None:
             return None
         try:
-            return _decoded(read_regular(found, MAX_BYTES))
+            # Decode like Python: with the declared encoding, and line feeds only.
+            content = read_regular(found, MAX_BYTES)
+            try:
+                encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+            except SyntaxError:
+                encoding = "utf-8"
+            return io.TextIOWrapper(io.BytesIO(content), encoding=encoding, errors="replace").read()
         except (OSError, ValueError):
             return None
 
@@ -120,15 +128,6 @@ def _checkout(folder: Path) -> Path | None:
     return None
 
 
-def _decoded(content: bytes) -> str:
-    """Decode like Python: with the declared encoding, and line feeds only."""
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-    except SyntaxError:
-        encoding = "utf-8"
-    return io.TextIOWrapper(io.BytesIO(content), encoding=encoding, errors="replace").read()
-
-
 # It is used for calls whose source line is not in the trace.
 def program_in(command: Iterable[str]) -> str:
     """The script among the words of a command; empty where there is none."""
@@ -153,3 +152,89 @@ def lines_calling(api: str, source: str | None) -> set[int]:
         if (isinstance(func, ast.Name) and func.id in names)
         or (isinstance(func, ast.Attribute) and func.attr in names)
     }
+
+
+_COMMENT = re.compile(r"#\s*traincheck:\s*ignore(?:\[(?P<codes>[^\]]*)\])?(?P<reason>.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comment:
+    """A comment. codes: those that it suppresses; empty for all."""
+
+    codes: tuple[str, ...]
+    reason: str
+
+
+class SourceComments:
+    """The comments of source files, each read once.
+
+    Args:
+        sources: reads the files that may be read.
+    """
+
+    def __init__(self, sources: SourceFiles) -> None:
+        self._sources = sources
+        self._files: dict[str, dict[int, Comment]] = {}
+
+    def at(self, place: str) -> Comment | None:
+        """The comment that applies to a place, ``file:line``."""
+        found = split_place(place)
+        if found is None:
+            return None
+        path, line = found
+        if path not in self._files:
+            self._files[path] = comments_of(self._sources.read(path) or "")
+        return self._files[path].get(line)
+
+
+def comments_of(source: str) -> dict[int, Comment]:
+    """Line -> the comment that applies to it."""
+    written = dict(_written(source))
+    if not written:
+        return {}
+    found: dict[int, Comment] = {}
+    # Widest first: the innermost of nested statements wins.
+    for first, last in sorted(_spans(source), key=lambda span: span[0] - span[1]):
+        for line in range(first, last + 1):
+            if line in written:
+                found.update(dict.fromkeys(range(first, last + 1), written[line]))
+    return {**found, **written}
+
+
+def _written(source: str) -> Iterator[tuple[int, Comment]]:
+    """Each such comment with its line."""
+    if "traincheck:" not in source:
+        return
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
+            if match:
+                listed = match["codes"]
+                codes = tuple(code.strip() for code in (listed or "").split(",") if code.strip())
+                if listed is not None and not codes:
+                    codes = ("none",)  # ignore[] lists no code, and must not mean all codes
+                yield token.start[0], Comment(codes=codes, reason=match["reason"].strip(" \t:-"))
+    # Keep the comments found so far. Python 3.12 and later raise SystemError on null bytes.
+    except (tokenize.TokenError, SyntaxError, ValueError, SystemError):
+        return
+
+
+def _spans(source: str) -> Iterator[tuple[int, int]]:
+    """First and last line of each statement; only of the head where it has a body."""
+    try:
+        tree = ast.parse(source)
+    except UNPARSABLE:
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt):
+            continue
+        if not hasattr(node, "body") and not hasattr(node, "cases"):
+            yield node.lineno, node.end_lineno or node.lineno
+            continue
+        head = [child for child in ast.iter_child_nodes(node) if isinstance(child, _HEADS)]
+        ends = [getattr(part, "end_lineno", None) or node.lineno for part in head]
+        ends += [item.context_expr.end_lineno or node.lineno for item in getattr(node, "items", ())]
+        yield node.lineno, max(ends, default=node.lineno)
+
+
+_HEADS = (ast.expr, ast.arguments)

@@ -21,8 +21,8 @@ from traincheck.collect.launch import run_manifest
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.launch.signals import SignalRelay, refuse_other_systems
 from traincheck.errors import LaunchError, OutputError
+from traincheck.schema.files import open_regular
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST
-from traincheck.schema.reading import open_regular
 
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 

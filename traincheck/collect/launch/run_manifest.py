@@ -18,8 +18,14 @@ import orjson
 
 from traincheck.collect import masking
 from traincheck.collect.launch.settings import Settings
-from traincheck.schema.files import cut_space, end_of_data, private
-from traincheck.schema.json_text import parse_json
+from traincheck.schema.files import (
+    cut_space,
+    end_of_data,
+    open_regular,
+    parse_json,
+    private,
+    read_regular,
+)
 from traincheck.schema.layout import (
     EVENT_GLOB,
     FAULTS_GLOB,
@@ -31,7 +37,6 @@ from traincheck.schema.layout import (
     parse_event_file_name,
     storage_notes,
 )
-from traincheck.schema.reading import open_regular, read_regular
 from traincheck.schema.words import counted
 from traincheck.version import VERSION
 

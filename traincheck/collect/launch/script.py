@@ -9,7 +9,7 @@ from pathlib import Path
 from zlib import crc32
 
 from traincheck.handlers import give_back
-from traincheck.schema.reading import read_regular
+from traincheck.schema.files import read_regular
 
 _DIGITS = frozenset("0123456789abcdef")
 _LENGTHS = (40, 64)  # of SHA-1 and SHA-256

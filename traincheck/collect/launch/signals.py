@@ -18,8 +18,8 @@ from typing import Any
 
 from traincheck.collect.launch.run_manifest import find_processes
 from traincheck.errors import LaunchError
+from traincheck.schema.files import read_regular
 from traincheck.schema.layout import HALTED
-from traincheck.schema.reading import read_regular
 
 # Signals that request the end of a program
 _ENDING = frozenset({"SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"})

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from traincheck.schema.metrics.names import Combine
+from traincheck.schema.metrics.sums import Combine
 
 _flash_on_cpu: Callable[..., Any] | None = getattr(
     torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None

@@ -13,8 +13,8 @@ import torch
 from traincheck.collect.tensors.reading import detached
 from traincheck.collect.tensors.sums import local_part
 from traincheck.handlers import give_back
-from traincheck.schema.metrics.names import Combine
 from traincheck.schema.metrics.requests import DIMENSIONS
+from traincheck.schema.metrics.sums import Combine
 
 _MOST_SLICES = 4096
 

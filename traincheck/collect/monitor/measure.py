@@ -22,8 +22,8 @@ from traincheck.collect.tensors.reading import (
 )
 from traincheck.collect.tensors.sums import Taken, is_hidden, local_part, sums_of, why_not
 from traincheck.handlers import give_back
-from traincheck.schema.metrics.names import sharded
 from traincheck.schema.metrics.requests import DIMENSIONS, MetricRequest
+from traincheck.schema.metrics.sums import sharded
 
 _MOST_SLICES = 4096  # indices of one dimension that are measured
 

@@ -9,8 +9,7 @@ import torch
 
 from traincheck.collect.tensors.reading import is_a, items_of, sequence_of
 from traincheck.collect.tensors.sums import Taken, local_part, read_sums, sums_of, why_not
-from traincheck.schema.metrics.names import Combine, sharded
-from traincheck.schema.metrics.sums import Row, merge, scaled
+from traincheck.schema.metrics.sums import Combine, Row, merge, scaled, sharded
 
 _MOST_LEAVES = 64  # tensors of one result
 _MOST_DEPTH = 3

@@ -35,9 +35,9 @@ from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.event_file import LowSpaceError, reserved
 from traincheck.collect.trace_writer.marks import write
 from traincheck.handlers import give_back
+from traincheck.schema.files import read_regular
 from traincheck.schema.layout import SOURCES
 from traincheck.schema.observations.processes import ProcessFacts, Sources
-from traincheck.schema.reading import read_regular
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

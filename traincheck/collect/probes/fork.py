@@ -35,7 +35,7 @@ import torch
 from traincheck.collect.probes.isolation import UnfitError, isolate
 from traincheck.collect.trace_writer.emitter import HIDDEN_FILE
 from traincheck.handlers import give_back
-from traincheck.schema.reading import read_regular
+from traincheck.schema.files import read_regular
 
 _CHUNK = 1 << 16
 _MOST_REPORTED = 1 << 22  # bytes

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from traincheck.handlers import give_back
-from traincheck.schema.reading import read_regular
+from traincheck.schema.files import read_regular
 
 _FDS = "/proc/self/fd"
 _MAPS = "/proc/self/maps"

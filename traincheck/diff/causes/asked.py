@@ -9,8 +9,7 @@ from typing import Any
 from traincheck.diff.causes.quantities import arguments
 from traincheck.diff.evidence import Evidence
 from traincheck.diff.generators import distance, source_of
-from traincheck.diff.messages import text_of
-from traincheck.diff.sides import A, B
+from traincheck.diff.messages import A, B, text_of
 from traincheck.diff.sources import Change, Source
 from traincheck.schema.events import RngEvent
 

@@ -9,7 +9,7 @@ from traincheck.diff.causes.quantities import calls_of, clears, norm, reductions
 from traincheck.diff.environment import arithmetic as arithmetic_entries
 from traincheck.diff.evidence import Evidence
 from traincheck.diff.items import Phase
-from traincheck.diff.sides import A, B
+from traincheck.diff.messages import A, B
 from traincheck.schema.torch_api import Families
 
 _ALIKE = 1e-3  # how far ratios of norms of one factor are apart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traincheck.diff.evidence import Evidence, Side
-from traincheck.diff.sides import A, B
+from traincheck.diff.messages import A, B
 from traincheck.schema.events import BatchEvent
 from traincheck.schema.observations.data import WorkerRng
 

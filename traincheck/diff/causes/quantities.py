@@ -15,7 +15,7 @@ import msgspec
 from traincheck.diff.environment import arithmetic
 from traincheck.diff.evidence import Evidence, Side
 from traincheck.diff.items import Item, Phase
-from traincheck.diff.sides import A, B
+from traincheck.diff.messages import A, B
 from traincheck.diff.steps import CallRecord
 from traincheck.schema.events import BatchEvent, CheckpointEvent, CollectiveEvent
 from traincheck.schema.observations.processes import ProcessFacts

@@ -16,7 +16,7 @@ from traincheck.diff.difference import Candidate, Explanation
 from traincheck.diff.evidence import Evidence
 from traincheck.diff.generators import draws_from
 from traincheck.diff.items import Phase
-from traincheck.diff.sides import Told
+from traincheck.diff.messages import Told
 
 MOST_CANDIDATES = 3
 # The fields of an explanation, its code only if it is not that of the row; None if the row is for

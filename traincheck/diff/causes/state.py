@@ -14,7 +14,7 @@ from traincheck.diff.causes.quantities import (
 )
 from traincheck.diff.evidence import Evidence, Side
 from traincheck.diff.items import Phase
-from traincheck.diff.sides import A, B
+from traincheck.diff.messages import A, B
 from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.torch_api import Families
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from typing import Any, ClassVar
 
 from traincheck.schema.claims import Needs
@@ -36,8 +36,9 @@ class Observation:
         """The data of its mark, ready to be serialized."""
         found: dict[str, Any] = {}
         for field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            value = getattr(self, field.name)
-            if field.name not in self.sparse or value != _default(field):
+            value, make = getattr(self, field.name), field.default_factory
+            default = field.default if make is MISSING else make()
+            if field.name not in self.sparse or value != default:
                 found[self.keys.get(field.name, field.name)] = value
         return found
 
@@ -49,7 +50,3 @@ def needs_of(*kinds: type[Observation]) -> Needs:
         kinds=frozenset({"mark"}),
         marks=frozenset(kind.text for kind in kinds),
     )
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
