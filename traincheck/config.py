@@ -172,7 +172,7 @@ def load_config(path: Path | None = None, start: Path | None = None) -> Config:
         found = msgspec.convert(document, _File)
     except msgspec.ValidationError as error:
         complaint = complaint_of(document, error)
-        raise _at_line(path, complaint, _usage_error(path, complaint)) from error
+        raise _usage_error(_place(path, complaint), complaint) from error
     suppress = (Suppression(**asdict(entry), where=str(path)) for entry in found.suppress)
     return Config(**{**asdict(found), "suppress": tuple(suppress)}, path=path)
 
@@ -232,7 +232,7 @@ _TABLES: dict[str, tuple[type[Record], str, str]] = {
 }
 
 
-def _usage_error(path: Path, found: Complaint) -> UsageError:
+def _usage_error(path: str, found: Complaint) -> UsageError:
     """The fault in the file, and its correction."""
     table = found.steps[0] if found.steps and found.steps[0] in _TABLES else ""
     kind, form, fix = _TABLES[str(table)]
@@ -254,12 +254,10 @@ def _usage_error(path: Path, found: Complaint) -> UsageError:
     return UsageError(f"{path}: {key}{within} is {found.value!r}", fix=written)
 
 
-def _at_line(path: Path, found: Complaint, error: UsageError) -> UsageError:
-    """The same, with the line where the key or table is written, if it is found."""
+def _place(path: Path, found: Complaint) -> str:
+    """The file, with the line where the key or table is written, if it is found."""
     number = line_of(_text(path), found.steps, found.unknown or found.at.rpartition(".")[2])
-    if number is None:
-        return error
-    return UsageError(f"{path}:{number}{error.message.removeprefix(str(path))}", fix=error.fix)
+    return f"{path}" if number is None else f"{path}:{number}"
 
 
 def line_of(text: str, steps: Sequence[str | int], key: str) -> int | None:
@@ -282,7 +280,7 @@ def line_of(text: str, steps: Sequence[str | int], key: str) -> int | None:
     return found
 
 
-def _unknown(path: Path, name: str, value: Any, place: str, known: Sequence[str]) -> UsageError:
+def _unknown(path: str, name: str, value: Any, place: str, known: Sequence[str]) -> UsageError:
     is_table = isinstance(value, dict) and not place
     what = f"table [{name}]" if is_table else f"key {name!r}"
     within = f" in {place}" if place else ""

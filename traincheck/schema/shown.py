@@ -70,10 +70,15 @@ def report_line(report: ShownReport) -> str:
 
 def tally_text(tally: Mapping[str, int], *, advice: bool = True) -> str:
     """``2 findings, 1 observation, 3 pieces of advice``; ``no findings`` stands first."""
+    return ", ".join(tally_parts(tally, advice=advice))
+
+
+def tally_parts(tally: Mapping[str, int], *, advice: bool = True) -> list[str]:
+    """The parts of `tally_text`."""
     found = counted(tally["finding"], "finding") if tally["finding"] else "no findings"
     others = [counted(tally["observation"], "observation")] if tally["observation"] else []
     others += [advice_text(tally["advice"])] if advice and tally["advice"] else []
-    return ", ".join([found, *others])
+    return [found, *others]
 
 
 def advice_text(number: int) -> str:

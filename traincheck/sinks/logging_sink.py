@@ -52,7 +52,7 @@ class Log(Sink):
     def report(self, message: Message) -> None:
         """Log the conclusion, as an error if the exit status is not 0."""
         level = logging.ERROR if message["exit_status"] else logging.INFO
-        self._logger.log(level, "%s", message["conclusion"].removeprefix("traincheck: "))
+        self._logger.log(level, "%s", message["result"])
 
     def close(self) -> str:
         """Write what the handlers hold."""
