@@ -51,13 +51,15 @@ def reports(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
     return [CompletionItem(f"{item.value}=") for item in formats(ctx, param, incomplete)]
 
 
-def sinks(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Names of sinks; those of files after ``=``."""
-    from traincheck.sinks.registry import COMMAND, SINKS
+def receivers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Names of receivers; those of files after ``=``."""
+    from traincheck.receivers.base import COMMAND, RECEIVERS
 
     if "=" in incomplete:
         return files(ctx, param, incomplete)
-    return _beginning([*(name for name in SINKS.entries() if name != COMMAND), "none"], incomplete)
+    return _beginning(
+        [*(name for name in RECEIVERS.entries() if name != COMMAND), "none"], incomplete
+    )
 
 
 def presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:

@@ -27,9 +27,9 @@ from ._terminal import Lines, write_message
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.suppression.baseline import Baseline
+    from traincheck.receivers.notifier import Notifier
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
-    from traincheck.sinks.notifier import Notifier
 
 _THREAD = "traincheck-live"
 _LOW_PRIORITY = 10  # the program comes first where both want the same core
@@ -48,7 +48,7 @@ class LiveCheck:
         stall_s: seconds without a record after which a rank counts as silent.
         limit: bytes that the trace may take; what was checked is dropped then. None for no limit.
         is_silent: write nothing while the program runs: a view has the terminal.
-        notifier: sends findings to sinks; None for none.
+        notifier: sends findings to receivers; None for none.
     """
 
     def __init__(

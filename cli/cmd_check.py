@@ -31,7 +31,7 @@ from ._check_options import configuration, presentation, selection_options, stal
 from ._outputs import FORMAT_NAMES, report_option, reports_of, require_writable, write_report
 from ._page import html_option, write_page
 from ._program_args import require_checks
-from ._sinks import chosen_routes, notifying, sink_options
+from ._receivers import chosen_routes, notifying, receiver_options
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from traincheck.live.checked import CheckNotes
     from traincheck.live.following import Following
     from traincheck.page.build import Watcher
+    from traincheck.receivers.notifier import Notifier
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Report
-    from traincheck.sinks.notifier import Notifier
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import TailReader
 
@@ -135,7 +135,7 @@ def _single_run(
 )
 @report_option
 @html_option
-@sink_options
+@receiver_options
 def check(**options: Any) -> int:
     """Check a run with the built-in rules and with invariants of reference runs.
 

@@ -90,7 +90,7 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
     from ._live import LiveCheck
 
     command = program_command(ctx.meta[PROGRAM], "traincheck probe")
-    sinks = reports_of(options["reports"])
+    formats = reports_of(options["reports"])
     require_writable(options["html"])
     config = configuration(options)
     shown = presentation(options, config)
@@ -124,8 +124,8 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
             scope="" if options["select"] else _SCOPE,
         )
         write_run_summary(summary, sys.stderr)
-    for sink, path in sinks:
-        write_report(report, sink, path)
+    for write, path in formats:
+        write_report(report, write, path)
     write_page(options["html"], directory, report=report)
     is_ours = any(event.status == Status.FAILED for event in live.watched.probes)
     status = OUR_BUG if is_ours and report.exit_status != FINDINGS else report.exit_status

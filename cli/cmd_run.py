@@ -33,7 +33,7 @@ from ._program_args import (
     program_command,
     require_checks,
 )
-from ._sinks import chosen_routes, notifying, sink_options
+from ._receivers import chosen_routes, notifying, receiver_options
 from ._sizes import Size
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ _MAX_TRACE = 100_000_000  # bytes
 )
 @report_option
 @html_option
-@sink_options
+@receiver_options
 @click.option(
     "--max-trace",
     type=Size(),
@@ -161,7 +161,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     from ._live import LiveCheck
 
     command = program_command(ctx.meta[PROGRAM], "traincheck run")
-    sinks = reports_of(options["reports"])
+    formats = reports_of(options["reports"])
     require_writable(options["html"])
     config = configuration(options)
     shown, routes = presentation(options, config), chosen_routes(options, config)
@@ -204,8 +204,8 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         with ignore_closed_stderr():
             sys.stderr.write(line_start(sys.stderr))
             write_run_summary(summary, sys.stderr)
-        for sink, path in sinks:
-            write_report(report, sink, path)
+        for write, path in formats:
+            write_report(report, write, path)
         notifier.report(report, has_trace=bool(is_kept))
     status = report.exit_status
     return status if status == FINDINGS else outcome.exit_status or status

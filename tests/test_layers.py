@@ -28,8 +28,8 @@ LAYERS = (
     ("report",),
     ("config", "presets"),
     ("api", "testing"),
-    ("page", "sinks"),
-    ("live", "perfetto"),
+    ("page", "receivers"),
+    ("live", "perfetto", "sinks"),
     ("integrations",),
     ("cli",),
 )

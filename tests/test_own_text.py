@@ -70,9 +70,9 @@ def read(source: str) -> Iterator[str]:
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
             left, right = node.left, node.comparators[0]
             text = left.value if isinstance(left, ast.Constant) else None
-            if isinstance(text, str) and not isinstance(right, ast.Tuple):
-                if is_sentence(right) or " " in text:
-                    yield text
+            is_text = isinstance(text, str) and not isinstance(right, ast.Tuple)
+            if is_text and (is_sentence(right) or " " in text):
+                yield text
 
 
 def found() -> set[tuple[str, str]]:

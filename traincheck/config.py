@@ -118,7 +118,7 @@ class Config(_Common, frozen=True, kw_only=True):
         rules: options of rules, by code.
         collect: options of traincheck-collect.
         monitor: options of traincheck monitor.
-        sinks: settings of sinks by name; a sink that has a table here is used.
+        sinks: settings of receivers by name; a receiver that has a table here is used.
         path: the file; None for the defaults.
     """
 

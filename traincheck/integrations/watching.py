@@ -362,7 +362,7 @@ class _Running(Listener):
         self._halt()
 
     def finding(self, finding: Finding) -> None:
-        """Log it, and send it to the sinks."""
+        """Log it, and send it to the receivers."""
         if finding.severity == "error" and not self.has_error:
             self.has_error, self._first_error = True, one_line(finding)
         self.counts[finding.severity] += 1

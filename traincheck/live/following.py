@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.run_overview import RunOverview
     from traincheck.check.suppression.baseline import Baseline
+    from traincheck.receivers.notifier import Notifier
     from traincheck.schema.events import Event, StepEvent
     from traincheck.schema.findings import Finding, Report
-    from traincheck.sinks.notifier import Notifier
     from traincheck.store.tail import PollReader, TailReader
 
 
@@ -122,7 +122,7 @@ class Following:
 
 
 class Sending(Listener):
-    """Sends findings and the present numbers to sinks. The report is sent by who shows it."""
+    """Sends findings and the present numbers to receivers. The report is sent by who shows it."""
 
     def __init__(self, notifier: Notifier, following: Following) -> None:
         self._notifier, self._following = notifier, following
@@ -136,5 +136,5 @@ class Sending(Listener):
         self._notifier.withdrawn(finding)
 
     def tick(self) -> None:
-        """Send the present numbers, if a sink needs them now."""
+        """Send the present numbers, if a receiver needs them now."""
         self._notifier.progress(self._following.so_far)

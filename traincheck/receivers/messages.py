@@ -1,4 +1,4 @@
-"""The messages that sinks get: the documents of ``--format json``, and texts made from them."""
+"""The messages that receivers get: the documents of ``--format json``, and texts made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that send findings to sinks, shared by the commands that check."""
+"""Options that send findings to receivers, shared by the commands that check."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from . import _completion
 
 if TYPE_CHECKING:
     from traincheck.config import Config
+    from traincheck.receivers.notifier import Notifier
+    from traincheck.receivers.routes import Route
     from traincheck.schema.findings import Finding
-    from traincheck.sinks.notifier import Notifier
-    from traincheck.sinks.routes import Route
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 _to_option = click.option(
     "--to",
     metavar="NAME[=TARGET]",
-    shell_complete=_completion.sinks,
+    shell_complete=_completion.receivers,
     multiple=True,
     help="Send findings and the report to wandb, mlflow, tensorboard, webhook=URL, "
-    "prometheus=FILE.prom, logging=FILE, or a sink that an installed package adds. Repeatable. "
+    "prometheus=FILE.prom, logging=FILE, or a receiver that an installed package adds. Repeatable. "
     "[default: the [sinks] of the configuration; none: nowhere]",
 )
 _on_finding_option = click.option(
@@ -38,20 +38,20 @@ _on_finding_option = click.option(
 )
 
 
-def sink_options(command: _Decorated) -> _Decorated:
+def receiver_options(command: _Decorated) -> _Decorated:
     """Adds --to and --on-finding."""
     return _to_option(_on_finding_option(command))
 
 
 def chosen_routes(options: dict[str, Any], config: Config) -> list[Route]:
-    """The sinks of the options and the configuration.
+    """The receivers of the options and the configuration.
 
     Raises:
-        UsageError: a sink or a setting is unknown.
+        UsageError: a receiver or a setting is unknown.
     """
     if not (options["to"] or options["on_finding"] or config.sinks):
         return []
-    from traincheck.sinks.routes import routes
+    from traincheck.receivers.routes import routes
 
     return routes(options["to"], config.sinks, options["on_finding"], path=str(config.path or ""))
 
@@ -64,13 +64,13 @@ def notifying(
     is_known: Callable[[Finding], bool] | None = None,
     is_silent: bool = False,
 ) -> Iterator[Notifier]:
-    """The notifier of a run. At the end, sinks are waited for; Ctrl-C ends the waiting.
+    """The notifier of a run. At the end, receivers are waited for; Ctrl-C ends the waiting.
 
     is_known: whether a finding is in the baseline.
     is_silent: hold lines for the user back until the notifier may speak.
     """
-    from traincheck.sinks.messages import RunName
-    from traincheck.sinks.notifier import Notifier
+    from traincheck.receivers.messages import RunName
+    from traincheck.receivers.notifier import Notifier
 
     from ._terminal import write_message
 
@@ -83,4 +83,4 @@ def notifying(
         try:
             notifier.close()
         except KeyboardInterrupt:  # the result of the check stands
-            tell("sinks: interrupted; messages that are not sent yet are lost")
+            tell("receivers: interrupted; messages that are not sent yet are lost")

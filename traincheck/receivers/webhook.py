@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from traincheck.errors import UsageError
-from traincheck.sinks.base import Message, Sink
+from traincheck.receivers.base import Message, Receiver
 
 _SLACK = "hooks.slack.com"
 _FORMATS = ("", "json", "slack")
@@ -33,7 +33,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class Webhook(Sink):
+class Webhook(Receiver):
     """POST to a URL.
 
     Args:
@@ -72,7 +72,7 @@ class Webhook(Sink):
         self._post(message)
 
     def report(self, message: Message) -> None:
-        """Send the report, without the texts for other sinks."""
+        """Send the report, without the texts for other receivers."""
         if self._when == "always" or message["exit_status"]:
             self._post({key: value for key, value in message.items() if key != "markdown"})
 
