@@ -27,6 +27,7 @@ from ._terminal import Lines, write_message
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.suppression.baseline import Baseline
+    from traincheck.page.build import Watcher
     from traincheck.receivers.notifier import Notifier
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
@@ -49,6 +50,9 @@ class LiveCheck:
         limit: bytes that the trace may take; what was checked is dropped then. None for no limit.
         is_silent: write nothing while the program runs: a view has the terminal.
         notifier: sends findings to receivers; None for none.
+
+    Attributes:
+        watcher: takes in the events for a page, if it is set before the start.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class LiveCheck:
         self._baseline = baseline
         self._limit = limit
         self._notifier = notifier
+        self.watcher: Watcher | None = None
         self._ended = threading.Event()
         self._is_abandoned = False
         self._is_partial = False
@@ -97,7 +102,11 @@ class LiveCheck:
         )
         notes = CheckNotes(self._engine, self._directory, baseline=self._baseline)
         self._following = Following(
-            self._engine, self._reader, [self._lines, notes], baseline=self._baseline
+            self._engine,
+            self._reader,
+            [self._lines, notes],
+            baseline=self._baseline,
+            watch=None if self.watcher is None else self.watcher.take,
         )
         if self._notifier is not None:
             self._following.listeners.append(Sending(self._notifier, self._following))

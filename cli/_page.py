@@ -29,20 +29,16 @@ def write_page(
     path: str | None,
     run: Path | str,
     *,
-    report: Report | None = None,
     difference: Difference | None = None,
     profile: Profile | None = None,
-    watcher: Watcher | None = None,
 ) -> None:
-    """Write the page of results that are known; nothing without a path.
+    """Write the page of a comparison or a profile; nothing without a path.
 
     Args:
         path: the file.
-        run: the recorded run, which is read for curves and maps, unless there is a watcher.
-        report: of a check.
+        run: the recorded run, which is read for curves and maps.
         difference: of two runs or ranks.
         profile: of the layers.
-        watcher: has taken in the events of the run.
 
     Raises:
         TraceFormatError: the run cannot be read.
@@ -50,18 +46,46 @@ def write_page(
     """
     if path is None:
         return
-    from traincheck.page.build import Shown, page_from, page_of
+    from traincheck.page.build import Shown, page_of
     from traincheck.store.reader import TraceReader
 
-    shown = Shown(report=report, difference=difference, profile=profile)
-    reader = TraceReader(run, may_be_empty=True)
-    if watcher is not None:
-        save_page(path, page_from(watcher, reader, shown))
-        return
     other = None
     if difference is not None and Path(difference.a) != Path(run):
         other = TraceReader(difference.a, may_be_empty=True)
-    save_page(path, page_of(reader, shown, against=other))
+    shown = Shown(difference=difference, profile=profile)
+    save_page(path, page_of(TraceReader(run, may_be_empty=True), shown, against=other))
+
+
+def watcher_for(path: str | None) -> Watcher | None:
+    """Takes in the events of a check for its page; None without a path."""
+    if path is None:
+        return None
+    from traincheck.page.build import Watcher
+
+    return Watcher()
+
+
+def write_check_page(
+    path: str | None, run: Path | str, report: Report, watcher: Watcher | None
+) -> None:
+    """Write the page of a check; nothing without a path.
+
+    Args:
+        path: the file.
+        run: its folder; only the manifest is read.
+        report: of the check.
+        watcher: has taken in the events of the run.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    if path is None or watcher is None:
+        return
+    from traincheck.page.build import Shown, page_from
+    from traincheck.store.reader import TraceReader
+
+    reader = TraceReader(run, may_be_empty=True)
+    save_page(path, page_from(watcher, reader, Shown(report=report)))
 
 
 def save_page(path: str, html: str) -> None:

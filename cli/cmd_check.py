@@ -29,7 +29,7 @@ from traincheck.schema.words import counted
 from . import _completion
 from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import FORMAT_NAMES, report_option, reports_of, require_writable, write_report
-from ._page import html_option, write_page
+from ._page import html_option, watcher_for, write_check_page
 from ._program_args import require_checks
 from ._receivers import chosen_routes, notifying, receiver_options
 
@@ -176,11 +176,7 @@ def check(**options: Any) -> int:
     routes = chosen_routes(options, config)
     baseline = _baseline(options)
     run = one_run(options["trace"], is_live=options["follow"])
-    watcher = None
-    if options["html"] and not options["follow"]:  # else the page reads the run when it has ended
-        from traincheck.page.build import Watcher
-
-        watcher = Watcher()
+    watcher = watcher_for(options["html"])
     with notifying(routes, run, is_known=baseline.contains if baseline else None) as notifier:
         report = _check(run, options, config, baseline, notifier, watcher)
         report = replace(report, presentation=shown)
@@ -188,7 +184,7 @@ def check(**options: Any) -> int:
             report = baseline.apply(report)
         for write, output in formats:
             write_report(report, write, output)
-        write_page(options["html"], run, report=report, watcher=watcher)
+        write_check_page(options["html"], run, report, watcher)
         _note_suppressed(report, options["form"])
         notifier.report(report)
     if options["write_baseline"]:
@@ -279,7 +275,11 @@ def _check(
             made = engine(tail)
             stop.notes = CheckNotes(made, run, baseline=baseline)
             following = Following(
-                made, tail, [Lines(made, is_written=False), stop.notes], baseline=baseline
+                made,
+                tail,
+                [Lines(made, is_written=False), stop.notes],
+                baseline=baseline,
+                watch=None if watcher is None else watcher.take,
             )
             following.listeners.append(Sending(notifier, following))
             return _follow(following, tail, interrupted)

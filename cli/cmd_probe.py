@@ -21,7 +21,7 @@ from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start
 from ._check_options import configuration, presentation, selection_options
 from ._outputs import report_option, reports_of, require_writable, write_report
-from ._page import html_option, write_page
+from ._page import html_option, watcher_for, write_check_page
 from ._program_args import PROGRAM, ProgramCommand, check_command_line, program_command
 from .details.stop_at import StopAt
 from .main import OUR_BUG
@@ -101,6 +101,7 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
         directory=str(directory.absolute()), run_id=run_id, needs=engine.needs, probe=True
     )
     live = LiveCheck(engine, Path(settings.directory))
+    live.watcher = watcher_for(options["html"])
     stopper = StopAt(Path(settings.directory), PROBED, is_on=not options["goes_on"])
 
     def start(process: subprocess.Popen[bytes]) -> None:
@@ -126,7 +127,7 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
         write_run_summary(summary, sys.stderr)
     for write, path in formats:
         write_report(report, write, path)
-    write_page(options["html"], directory, report=report)
+    write_check_page(options["html"], directory, report, live.watcher)
     is_ours = any(event.status == Status.FAILED for event in live.watched.probes)
     status = OUR_BUG if is_ours and report.exit_status != FINDINGS else report.exit_status
     if status == FINDINGS or stopper.has_stopped:

@@ -25,7 +25,7 @@ from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start
 from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import report_option, reports_of, require_writable, write_report
-from ._page import html_option, write_page
+from ._page import html_option, watcher_for, write_check_page
 from ._program_args import (
     PROGRAM,
     ProgramCommand,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from traincheck.collect.launch.launcher import Outcome
     from traincheck.collect.launch.settings import Settings
     from traincheck.config import Config
+    from traincheck.page.build import Watcher
     from traincheck.schema.findings import Report
 
     from ._live import LiveCheck
@@ -182,12 +183,13 @@ def run(ctx: click.Context, /, **options: Any) -> int:
             is_silent=options["is_live"],
             notifier=notifier,
         )
+        live.watcher = watcher_for(options["html"])
         if options["is_live"]:
             outcome = _launch_in_view(command, settings, live)
         else:
             outcome = launch(command, settings, on_start=live.start)
         report = replace(live.finish(), presentation=shown)
-        _write_page(options["html"], directory, report)
+        _write_page(options["html"], directory, report, live.watcher)
         has_news = bool(report.findings) or outcome.exit_status != 0
         is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
         if not is_kept:
@@ -211,10 +213,10 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     return status if status == FINDINGS else outcome.exit_status or status
 
 
-def _write_page(path: str | None, directory: Path, report: Report) -> None:
+def _write_page(path: str | None, directory: Path, report: Report, watcher: Watcher | None) -> None:
     """The page, before the trace may be discarded. The summary is written in any case."""
     try:
-        write_page(path, directory, report=report)
+        write_check_page(path, directory, report, watcher)
     except Exception as error:  # the training is done: its summary must follow
         reason = error.message if isinstance(error, TraincheckError) else repr(error)
         with ignore_closed_stderr():

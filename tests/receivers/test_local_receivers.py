@@ -20,8 +20,7 @@ from tests.receivers.conftest import Messages
 from traincheck.errors import UsageError
 from traincheck.receivers import webhook
 from traincheck.receivers.command import Command
-from traincheck.receivers.logging import Log
-from traincheck.receivers.prometheus import Prometheus
+from traincheck.receivers.files import Log, Prometheus
 from traincheck.receivers.webhook import Webhook
 
 

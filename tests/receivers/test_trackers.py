@@ -10,9 +10,7 @@ import pytest
 
 from tests.metrics.test_formats import wandb_records
 from tests.receivers.conftest import Messages
-from traincheck.receivers.mlflow import MLflow
-from traincheck.receivers.tensorboard import TensorBoard
-from traincheck.receivers.wandb import WandB
+from traincheck.receivers.trackers import MLflow, TensorBoard, WandB
 from traincheck.schema.findings import Report
 
 

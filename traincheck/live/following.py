@@ -6,7 +6,7 @@ pytest and the magic of notebooks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ class Following:
         source: of the events; its manifest and notes are in the report.
         listeners: told in this order.
         baseline: findings that are not reported.
+        watch: called with each event, and whether a check was broken by it.
 
     Attributes:
         listeners: as given; more may be added before the first event.
@@ -62,10 +63,11 @@ class Following:
         listeners: Sequence[Listener] = (),
         *,
         baseline: Baseline | None = None,
+        watch: Callable[[Event, bool], None] | None = None,
     ) -> None:
         self.listeners = list(listeners)
         self._engine, self._source, self._baseline = engine, source, baseline
-        self._live = LiveEngine(engine, self._found, self._withdrawn)
+        self._live = LiveEngine(engine, self._found, self._withdrawn, watch)
 
     @property
     def overview(self) -> RunOverview:

@@ -71,13 +71,16 @@ class Watcher:
         elif isinstance(event, MetricsEvent):
             self.metrics.add(event)
 
+    def take(self, event: Event, is_broken: bool) -> None:
+        """Take in an event that was checked. is_broken: whether it breaks a check."""
+        if is_broken:
+            self.inspector.dispute(event.rank)
+        self.add(event)
+
     def feed(self, engine: Engine, events: Iterable[Event]) -> None:
         """Feed the events to the engine and to the page, in one pass."""
-        observe, add = engine.observe, self.add
         for event in events:
-            if observe(event):
-                self.inspector.dispute(event.rank)
-            add(event)
+            self.take(event, bool(engine.observe(event)))
 
 
 def page_of_run(
