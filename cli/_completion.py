@@ -62,6 +62,13 @@ def receivers(ctx: click.Context, param: click.Parameter, incomplete: str) -> It
     )
 
 
+def trackers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Names of trackers of metrics."""
+    from traincheck.metrics.trackers import TRACKERS
+
+    return _beginning(TRACKERS.entries(), incomplete)
+
+
 def presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Names of shipped invariant files."""
     from traincheck.presets import preset_names

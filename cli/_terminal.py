@@ -16,7 +16,7 @@ from traincheck.schema.findings import Verdict
 from traincheck.schema.places import short, where
 from traincheck.schema.words import counted, printable
 
-from ._broken_pipe import ignore_closed_stderr, line_start
+from ._os_errors import ignore_closed_stderr, line_start
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine

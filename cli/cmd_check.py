@@ -21,17 +21,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import UsageError
-from traincheck.presets import preset_names, preset_path
+from traincheck.presets import preset_path
 from traincheck.report.registry import load_format
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
 from . import _completion
-from ._check_options import configuration, presentation, selection_options, stall_option
-from ._outputs import FORMAT_NAMES, report_option, reports_of, require_writable, write_report
-from ._page import html_option, watcher_for, write_check_page
+from ._options import (
+    FORMAT_NAMES,
+    RECEIVERS,
+    SELECTION,
+    configuration,
+    presentation,
+    shared,
+    shared_all,
+)
+from ._outputs import (
+    chosen_routes,
+    notifying,
+    reports_of,
+    require_writable,
+    watcher_for,
+    write_check_page,
+    write_report,
+)
 from ._program_args import require_checks
-from ._receivers import chosen_routes, notifying, receiver_options
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -75,32 +89,13 @@ def _single_run(
     callback=_single_run,
     help="The run to check.  [required]",
 )
-@click.option(
-    "-i",
-    "--invariants",
-    metavar="INV",
-    shell_complete=_completion.files,
-    multiple=True,
-    help="Check the invariants of this file (from traincheck-infer). Repeatable.",
-)
-@click.option(
-    "--preset",
-    "presets",
-    metavar="NAME",
-    shell_complete=_completion.presets,
-    multiple=True,
-    help=f"Check invariants shipped with traincheck: {', '.join(preset_names())}. Repeatable.",
-)
-@click.option("--no-rules", is_flag=True, help="Skip the built-in rules.")
+@shared("invariants")
+@shared("presets")
+@shared("no_rules")
 @click.option("--follow", is_flag=True, help="Follow a live run until it ends.")
-@stall_option
-@selection_options
-@click.option(
-    "--baseline",
-    metavar="FILE",
-    shell_complete=_completion.files,
-    help="Count the findings of this file, but do not report them. See --write-baseline.",
-)
+@shared("stall_timeout")
+@shared_all(*SELECTION)
+@shared("baseline")
 @click.option(
     "--write-baseline",
     is_flag=True,
@@ -126,16 +121,10 @@ def _single_run(
     show_default=True,
     help=f"Format of the report: {FORMAT_NAMES}.",
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    shell_complete=_completion.files,
-    help="Write the report to this file. [default: stdout]",
-)
-@report_option
-@html_option
-@receiver_options
+@shared("output")
+@shared("reports")
+@shared("html")
+@shared_all(*RECEIVERS)
 def check(**options: Any) -> int:
     """Check a run with the built-in rules and with invariants of reference runs.
 

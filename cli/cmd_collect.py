@@ -19,8 +19,8 @@ from traincheck.errors import UsageError
 from traincheck.schema.checksums import parse_schedule
 
 from . import _completion
-from ._broken_pipe import ignore_closed_stderr, line_start
-from ._check_options import config_option, configuration, ignore_option
+from ._options import configuration, shared
+from ._os_errors import ignore_closed_stderr, line_start
 from ._program_args import PROGRAM, Program, ProgramCommand, check_command_line, invariant_needs
 
 if TYPE_CHECKING:
@@ -47,36 +47,18 @@ _LEVELS = get_args(Level)
 @click.option(
     "-s", "--shell", metavar="SCRIPT", shell_complete=_completion.files, help="Shell script to run."
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    shell_complete=_completion.folders,
-    help="New folder for the trace. [default: a new one under traces/]",
-)
-@click.option(
-    "-i",
-    "--invariants",
-    metavar="INV",
-    shell_complete=_completion.files,
-    multiple=True,
-    help="Record only the events that the invariants of this file need. Repeatable.",
+@shared("output_folder")
+@shared(
+    "invariants", help="Record only the events that the invariants of this file need. Repeatable."
 )
 @click.option(
     "--rules",
     is_flag=True,
     help="Record only the events that the selected built-in rules need (in addition to -i).",
 )
-@click.option(
-    "--every",
-    type=click.IntRange(min=1, max=MOST_STEPS),
-    metavar="N",
-    help="Record every N-th step. With -i, --every 1 records every step in full.",
-)
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=0, max=MOST_STEPS),
-    metavar="N",
+@shared("every", help="Record every N-th step. With -i, --every 1 records every step in full.")
+@shared(
+    "warmup",
     help="Record the first N steps in full, regardless of --every. Some bugs need consecutive "
     "steps to show (for example gradients cleared before they are used).",
 )
@@ -107,42 +89,27 @@ _LEVELS = get_args(Level)
     help="With --view: also record a linear sketch of each tensor, which tells how large a "
     "difference is. Costs about 10 ms for a million elements.",
 )
-@click.option(
-    "--probe",
-    is_flag=True,
-    help="Also make experiments on copies of the process: see traincheck probe.",
-)
-@click.option(
-    "--no-source",
-    is_flag=True,
-    help="Keep no copies of the program's source files in the trace.",
-)
+@shared("probe")
+@shared("no_source")
 @click.option(
     "--instrument",
     metavar="PKG",
     multiple=True,
     help="Also record calls into this package of yours. Repeatable.",
 )
-@click.option(
-    "--select",
-    metavar="CODE",
-    shell_complete=_completion.codes,
-    multiple=True,
+@shared(
+    "select",
     help="Rules (by code or prefix, such as TC201 or TC2) and relations (by name) for --rules and "
     "--check. Repeatable; separate several with commas. [default: all]",
 )
-@ignore_option
-@config_option
+@shared("ignore")
+@shared("config")
 @click.option(
     "--check",
     is_flag=True,
     help="Check the run while it is recorded, with the rules and the invariants of -i.",
 )
-@click.option(
-    "--halt",
-    is_flag=True,
-    help="Stop the program at the first finding of severity error. Implies --check.",
-)
+@shared("halt", help="Stop the program at the first finding of severity error. Implies --check.")
 @click.option(
     "--quiet", is_flag=True, help="Do not print where the trace is when the run has ended."
 )

@@ -18,8 +18,9 @@ from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.words import counted, joined
 
 from . import _completion
-from ._outputs import force_option, require_writable
-from .details.invariant_text import explain_dropped, print_message, show_why
+from ._invariant_text import explain_dropped, print_message, show_why
+from ._options import shared
+from ._outputs import require_writable
 
 if TYPE_CHECKING:
     from traincheck.infer.engine import InferResult
@@ -32,20 +33,9 @@ DEFAULT_OUTPUT = "invariant.json"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "-t",
-    "--trace",
-    "traces",
-    metavar="DIR",
-    shell_complete=_completion.folders,
-    multiple=True,
-    help="Reference run, or folder of runs. Repeatable.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    shell_complete=_completion.files,
+@shared("traces")
+@shared(
+    "output",
     help=f"Write the invariants to this file. [default: {DEFAULT_OUTPUT}, or the file of --update]",
 )
 @click.option(
@@ -54,7 +44,7 @@ DEFAULT_OUTPUT = "invariant.json"
     shell_complete=_completion.files,
     help="Learn from the runs of this file too, without reading their traces again.",
 )
-@force_option
+@shared("force")
 @click.option(
     "--relation",
     "names",

@@ -18,12 +18,10 @@ from traincheck.schema.layout import PROBED
 from traincheck.schema.probes.names import Status
 
 from . import _completion
-from ._broken_pipe import ignore_closed_stderr, line_start
-from ._check_options import configuration, presentation, selection_options
-from ._outputs import report_option, reports_of, require_writable, write_report
-from ._page import html_option, watcher_for, write_check_page
+from ._options import SELECTION, configuration, presentation, shared, shared_all
+from ._os_errors import ignore_closed_stderr, line_start
+from ._outputs import reports_of, require_writable, watcher_for, write_check_page, write_report
 from ._program_args import PROGRAM, ProgramCommand, check_command_line, program_command
-from .details.stop_at import StopAt
 from .main import OUR_BUG
 
 if TYPE_CHECKING:
@@ -39,22 +37,16 @@ _RULES = ("TC00",)
 @click.argument(
     "script", required=False, metavar="SCRIPT [ARGS]...", shell_complete=_completion.files
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    shell_complete=_completion.folders,
-    help="New folder for the trace. [default: a new one under traces/]",
-)
+@shared("output_folder")
 @click.option(
     "--continue",
     "goes_on",
     is_flag=True,
     help="Let the program run to its end. [default: end it after the last experiment]",
 )
-@selection_options
-@report_option
-@html_option
+@shared_all(*SELECTION)
+@shared("reports")
+@shared("html")
 @click.pass_context
 def probe(ctx: click.Context, /, **options: Any) -> int:
     """Test how a program trains by experiments on copies of its process.
@@ -87,7 +79,7 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
     from traincheck.collect.launch.settings import Settings
     from traincheck.report.run_summary import RunSummary, write_run_summary
 
-    from ._live import LiveCheck
+    from ._live import LiveCheck, StopAt
 
     command = program_command(ctx.meta[PROGRAM], "traincheck probe")
     formats = reports_of(options["reports"])

@@ -19,10 +19,9 @@ from traincheck.schema.findings import FINDINGS
 from traincheck.schema.layout import EVENT_GLOB, PROFILED
 
 from . import _completion
-from ._outputs import require_writable
-from ._page import html_option, write_page
+from ._options import form, shared
+from ._outputs import require_writable, write_page
 from ._program_args import PROGRAM, Program, ProgramCommand, is_command
-from .details.stop_at import StopAt
 
 if TYPE_CHECKING:
     from traincheck.profile.numbers import Profile
@@ -71,28 +70,15 @@ class ProfileCommand(ProgramCommand):
 @click.option("--sort", metavar="COLUMN", help="List the layers in the order of this column.")
 @click.option("--columns", metavar="NAMES", help="Columns of the table, separated by commas.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show only the first N rows.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "csv"]),
-    default="text",
-    show_default=True,
-    help="Format of the profile.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    shell_complete=_completion.files,
-    help="Write the profile to FILE. [default: stdout]",
-)
+@form("text", "json", "csv", help="Format of the profile.")
+@shared("output", help="Write the profile to FILE. [default: stdout]")
 @click.option(
     "--trace",
     metavar="DIR",
     shell_complete=_completion.folders,
     help="New folder for the trace; it is kept.",
 )
-@html_option
+@shared("html")
 @click.option("--rank", type=click.IntRange(min=0), help="Show this rank. [default: the lowest]")
 @click.option("--stop", is_flag=True, help="End the program after the profiled steps.")
 @click.option(
@@ -171,6 +157,8 @@ def _run(program: Program, table: TableOptions, options: dict[str, Any]) -> int:
     from traincheck.collect.launch.launcher import launch, new_run_id
     from traincheck.collect.launch.settings import Settings
     from traincheck.schema.claims import Needs
+
+    from ._live import StopAt
 
     command = _command(program)
     with tempfile.TemporaryDirectory(prefix="traincheck-profile-") as folder:

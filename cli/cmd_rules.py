@@ -13,6 +13,7 @@ import click
 from traincheck.errors import UsageError, suggested
 
 from . import _completion
+from ._options import form
 
 if TYPE_CHECKING:
     from traincheck.rules.docs import RuleDocs
@@ -29,14 +30,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
     shell_complete=_completion.codes,
     help="Show the documentation of one rule, by code or name.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("text", "json")),
-    default="text",
-    show_default=True,
-    help="Format of the output.",
-)
+@form("text", "json")
 def rules(stray: tuple[str, ...], explain: str | None, form: str) -> None:
     """List the built-in rules, which need no reference run.
 

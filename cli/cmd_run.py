@@ -17,15 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import TraincheckError
 from traincheck.schema.findings import FINDINGS
 
 from . import _completion
-from ._broken_pipe import ignore_closed_stderr, line_start
-from ._check_options import configuration, presentation, selection_options, stall_option
-from ._outputs import report_option, reports_of, require_writable, write_report
-from ._page import html_option, watcher_for, write_check_page
+from ._options import RECEIVERS, SELECTION, Size, configuration, presentation, shared, shared_all
+from ._os_errors import ignore_closed_stderr, line_start
+from ._outputs import (
+    chosen_routes,
+    notifying,
+    reports_of,
+    require_writable,
+    watcher_for,
+    write_check_page,
+    write_report,
+)
 from ._program_args import (
     PROGRAM,
     ProgramCommand,
@@ -33,8 +39,6 @@ from ._program_args import (
     program_command,
     require_checks,
 )
-from ._receivers import chosen_routes, notifying, receiver_options
-from ._sizes import Size
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -55,52 +59,26 @@ _MAX_TRACE = 100_000_000  # bytes
 @click.argument(
     "script", required=False, metavar="SCRIPT [ARGS]...", shell_complete=_completion.files
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    shell_complete=_completion.folders,
-    help="New folder for the trace; it is kept.",
-)
+@shared("output_folder", help="New folder for the trace; it is kept.")
 @click.option(
     "--keep",
     is_flag=True,
     help="Keep the trace, in a folder under traces/, even if there are no findings.",
 )
-@click.option(
-    "-i",
-    "--invariants",
-    metavar="INV",
-    shell_complete=_completion.files,
-    multiple=True,
-    help="Also check the invariants of this file. Repeatable.",
-)
-@click.option("--no-rules", is_flag=True, help="Skip the built-in rules.")
-@click.option(
-    "--every",
-    type=click.IntRange(min=1, max=MOST_STEPS),
-    metavar="N",
-    help="Check every N-th step.",
-)
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=0, max=MOST_STEPS),
-    metavar="N",
-    help="Check the first N steps in full, regardless of --every. Some bugs need consecutive steps "
-    "to show (for example gradients cleared before they are used).",
-)
-@stall_option
-@selection_options
-@click.option(
-    "--baseline",
-    metavar="FILE",
-    shell_complete=_completion.files,
+@shared("invariants", help="Also check the invariants of this file. Repeatable.")
+@shared("no_rules")
+@shared("every")
+@shared("warmup")
+@shared("stall_timeout")
+@shared_all(*SELECTION)
+@shared(
+    "baseline",
     help="Count the findings of this file, but do not report them. Made with traincheck check "
     "--write-baseline.",
 )
-@report_option
-@html_option
-@receiver_options
+@shared("reports")
+@shared("html")
+@shared_all(*RECEIVERS)
 @click.option(
     "--max-trace",
     type=Size(),
@@ -108,16 +86,8 @@ _MAX_TRACE = 100_000_000  # bytes
     help="Drop checked events when the trace exceeds this size, e.g. 500MB; 0 means no limit. "
     "[default: 100MB, or 0 with -o or --keep]",
 )
-@click.option(
-    "--probe",
-    is_flag=True,
-    help="Also make experiments on copies of the process: see traincheck probe.",
-)
-@click.option(
-    "--no-source",
-    is_flag=True,
-    help="Keep no copies of the program's source files in the trace.",
-)
+@shared("probe")
+@shared("no_source")
 @click.option(
     "--live",
     "is_live",
@@ -126,9 +96,7 @@ _MAX_TRACE = 100_000_000  # bytes
     "all of its output follows when the view ends. The program gets no input from the keyboard.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="List the themes of the checks that held.")
-@click.option(
-    "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
-)
+@shared("halt")
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> int:
     """Run a training program and report silent bugs.
