@@ -171,7 +171,17 @@ def _view(config: MonitorConfig) -> MonitorView:
     for plugin in config.plugin:
         if not Path(plugin).is_file():
             raise UsageError(f"--plugin {plugin!r} is not a file", fix="name a Python file")
-    reference = _reference(config)
+    # INITIAL, the absolute path of a file, or nothing.
+    given = config.reference or (INITIAL if config.rcc else "")
+    if given in ("", INITIAL):
+        reference = given
+    else:
+        if not Path(given).is_file():
+            raise UsageError(
+                f"--reference {given!r} is not a file",
+                fix=f"name a file with a state dict, or write --reference {INITIAL}",
+            )
+        reference = str(Path(given).absolute())
     usual = (*DEFAULT, *DIFFERENCES) if reference else DEFAULT
     requests = tuple(map(_request, config.metrics or usual))
     if not reference and any(one.on in COMPARED for one in requests):
@@ -190,19 +200,6 @@ def _request(given: str | MetricConfig) -> MetricRequest:
     if isinstance(given, str):
         return parse_requests([given])[0]
     return request(given.on, given.statistics, modules=given.modules, per=given.per)
-
-
-def _reference(config: MonitorConfig) -> str:
-    """INITIAL, the absolute path of a file, or nothing."""
-    given = config.reference or (INITIAL if config.rcc else "")
-    if given in ("", INITIAL):
-        return given
-    if not Path(given).is_file():
-        raise UsageError(
-            f"--reference {given!r} is not a file",
-            fix=f"name a file with a state dict, or write --reference {INITIAL}",
-        )
-    return str(Path(given).absolute())
 
 
 def _sent(directory: Path, name: str) -> str:
