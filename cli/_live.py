@@ -5,11 +5,12 @@ The program is never touched, except to stop it where that is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,15 +19,18 @@ from traincheck.collect.launch.signals import ProgramStopper
 from traincheck.errors import OutputError
 from traincheck.live.checked import CheckNotes
 from traincheck.live.following import Following, Listener, Sending
+from traincheck.report.run_summary import RunSummary, write_run_summary
 from traincheck.store.tail import SILENT_S, TailReader
 from traincheck.store.thin import record_gap
 
 from ._options import size_text
+from ._os_errors import ignore_closed_stderr, line_start
 from ._terminal import Lines, write_message
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.suppression.baseline import Baseline
+    from traincheck.config import Config
     from traincheck.page.build import Watcher
     from traincheck.receivers.notifier import Notifier
     from traincheck.schema.events import Event
@@ -36,6 +40,30 @@ _THREAD = "traincheck-live"
 _LOW_PRIORITY = 10  # the program comes first where both want the same core
 _FAR_BEHIND = 25_000_000  # bytes to be read; then both come first: what waits takes room
 _PATIENCE_S = 2.0  # then the user is told what is waited for
+
+
+def engine_for(
+    command: Sequence[str], invariants: Sequence[str], config: Config, *, rules: bool = True
+) -> Engine:
+    """The checks of a program that is about to run."""
+    from traincheck.api import make_engine
+    from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
+
+    program = program_in(command)
+    return make_engine(
+        invariants,
+        rules=rules,
+        config=config,
+        sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
+        program=lambda: program,
+    )
+
+
+def write_summary(summary: RunSummary) -> None:
+    """Write the summary of a run to stderr, wherever the program left the cursor."""
+    with ignore_closed_stderr():
+        sys.stderr.write(line_start(sys.stderr))
+        write_run_summary(summary, sys.stderr)
 
 
 class LiveCheck:
@@ -171,7 +199,8 @@ class LiveCheck:
                 patient.join()
 
     def _check_at_low_priority(self, events: Iterator[Event]) -> None:
-        _lower_priority()
+        with contextlib.suppress(OSError, AttributeError):  # where threads have their own priority
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
         self._check_events(events, is_urgent=False)
 
     def _check_events(self, events: Iterator[Event], *, is_urgent: bool) -> None:
@@ -224,14 +253,6 @@ class _Halting(Listener):
             if not self._lines.is_silent:
                 write_message("stopping the program")
         self._stop()
-
-
-def _lower_priority() -> None:
-    """Give this thread a lower priority than the program, where threads have their own."""
-    try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
-    except (OSError, AttributeError):
-        return
 
 
 _POLL_S = 0.02

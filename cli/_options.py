@@ -6,7 +6,7 @@ Only the command line is read here; traincheck.config and traincheck.api interpr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,9 +21,10 @@ from traincheck.schema.findings import SEVERITIES, Presentation
 from . import _completion
 
 if TYPE_CHECKING:
-    from traincheck.config import Config
+    from traincheck.config import CollectConfig, Config, MonitorConfig
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+_Table = TypeVar("_Table", "CollectConfig", "MonitorConfig")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Z]*)")
 _LEAST = 10**6  # of a trace: less would not hold the steps that are being checked
@@ -239,6 +240,28 @@ def size_text(size: int) -> str:
     """``100 MB``."""
     unit = next((u for u in ("TB", "GB", "MB", "KB") if size >= _UNITS[u]), "B")
     return f"{size / _UNITS[unit]:g} {unit}"
+
+
+def overridden(config: _Table, options: Mapping[str, Any], place: str = "") -> _Table:
+    """Values of a table of the configuration, where the command line does not say otherwise.
+
+    place: of the table, for messages.
+
+    Raises:
+        UsageError: a number of steps is too small or too large.
+    """
+    given = {name: options[name] for name in config.__struct_fields__}
+    # An empty tuple or False is an option not given, but 0 is a number of steps.
+    made = config.replace(
+        **{n: v for n, v in given.items() if v is not None and v is not False and v != ()}
+    )
+    for name, lowest in (("every", 1), ("warmup", 0)):
+        value = getattr(made, name)
+        if value is not None and not lowest <= value <= MOST_STEPS:
+            raise UsageError(
+                f"{name}{place} is {value}", fix=f"make it a number from {lowest} to {MOST_STEPS}"
+            )
+    return made
 
 
 def configuration(options: dict[str, Any]) -> Config:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+import click
+
 import traincheck
 from traincheck.schema.reading import open_regular
 
@@ -80,6 +82,12 @@ def ignore_closed_stderr() -> Iterator[None]:
             discard_stream(sys.stderr)
 
 
+def say(text: str) -> None:
+    """Write a line to stderr, wherever a program left the cursor."""
+    with ignore_closed_stderr():
+        click.echo(line_start(sys.stderr) + text, err=True)
+
+
 def line_start(stream: TextIO, *, is_written: bool = False) -> str:
     """The text to write first, so that output begins a line wherever the program left the cursor.
 
@@ -94,14 +102,12 @@ def line_start(stream: TextIO, *, is_written: bool = False) -> str:
             return " " * (columns - 1) + "\r" if columns else "\n"
         mode = os.fstat(descriptor)
         if stat.S_ISREG(mode.st_mode):
-            return "" if mode.st_size == 0 or _last_byte(descriptor) == b"\n" else "\n"
+            if mode.st_size == 0:
+                return ""
+            # Once more by its name, as it may be open for writing only.
+            with open_regular(f"/proc/self/fd/{descriptor}", buffering=0) as file:
+                file.seek(-1, os.SEEK_END)
+                return "" if file.read(1) == b"\n" else "\n"
     except (OSError, ValueError):  # a stream without a file, such as that of a notebook
         return ""
     return "\n" if is_written and not stat.S_ISCHR(mode.st_mode) else ""
-
-
-def _last_byte(descriptor: int) -> bytes:
-    """That of a regular file, which may be open for writing only."""
-    with open_regular(f"/proc/self/fd/{descriptor}", buffering=0) as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)

@@ -26,7 +26,7 @@ from traincheck.errors import (
 
 from . import _completion
 from ._options import form, shared
-from ._os_errors import ignore_closed_stderr, line_start
+from ._os_errors import say
 from ._outputs import require_writable, write_page
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ def run_twice(command: Sequence[str], compare: Compare) -> Difference:
         folder = _new_folder(command, f"-{number}")
         _record(command, _settings(folder), None)
         folders.append(folder)
-    _say(f"traces in {folders[0]} and {folders[1]}")
+    say(f"traincheck: traces in {folders[0]} and {folders[1]}")
     return replace(compare(*map(str, folders)), labels=("run 1", "run 2"))
 
 
@@ -321,9 +321,9 @@ def run_against(
     try:
         found = compare(reference, str(folder))
     except TraceFormatError as error:
-        _say(error.message)
+        say(f"traincheck: {error.message}")
         return None, status
-    _say(f"trace in {folder}")
+    say(f"traincheck: trace in {folder}")
     return found, status
 
 
@@ -377,7 +377,7 @@ def _record(command: Sequence[str], settings: Settings, watcher: _Watcher | None
         if watcher is not None:
             watcher.finish()
     if outcome.exit_status and not (watcher and watcher.is_stopped):
-        _say(f"the program ended with exit status {outcome.exit_status}")
+        say(f"traincheck: the program ended with exit status {outcome.exit_status}")
     return outcome.exit_status
 
 
@@ -415,8 +415,3 @@ def _check(command: Sequence[str], example: str) -> None:
     if not command:
         raise UsageError("no program to run", fix=f"{example} -- python train.py")
     check_command(command, example=f"{example} --")
-
-
-def _say(text: str) -> None:
-    with ignore_closed_stderr():
-        click.echo(f"{line_start(sys.stderr)}traincheck: {text}", err=True)

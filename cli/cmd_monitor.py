@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import TraincheckError, UsageError
 from traincheck.schema.metrics.requests import (
     COMPARED,
@@ -29,8 +28,8 @@ from traincheck.schema.metrics.requests import (
 from traincheck.schema.words import printable
 
 from . import _completion
-from ._options import form, shared
-from ._os_errors import ignore_closed_stderr, line_start
+from ._options import form, overridden, shared
+from ._os_errors import ignore_closed_stderr, line_start, say
 from ._program_args import PROGRAM, ProgramCommand, program_command
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def monitor(ctx: click.Context, /, **options: Any) -> int:
     from traincheck.schema.claims import Needs
 
     command = program_command(ctx.meta[PROGRAM], "traincheck monitor")
-    config = _configuration(options, load_config().monitor)
+    config = overridden(load_config().monitor, options, " in [monitor]")
     run_id = new_run_id(command)
     directory = Path(config.output or Path("traces") / run_id)
     settings = Settings(
@@ -136,33 +135,13 @@ def monitor(ctx: click.Context, /, **options: Any) -> int:
     )
     outcome = launch(command, settings)
     if options["to"]:
-        with ignore_closed_stderr():
-            click.echo(line_start(sys.stderr) + _sent(directory, options["to"]), err=True)
+        say(_sent(directory, options["to"]))
     if not options["quiet"]:
         with ignore_closed_stderr():
             sys.stderr.write(line_start(sys.stderr))
             for line in _summary(outcome, directory):
                 click.echo(line, err=True)
     return outcome.exit_status
-
-
-def _configuration(options: dict[str, Any], config: MonitorConfig) -> MonitorConfig:
-    """Values of the configuration file, where the command line does not say otherwise.
-
-    Raises:
-        UsageError: a number of steps in the file is too small or too large.
-    """
-    for name, lowest in (("every", 1), ("warmup", 0)):
-        value = getattr(config, name)
-        if value is not None and not lowest <= value <= MOST_STEPS:
-            raise UsageError(
-                f"{name} in [monitor] is {value}",
-                fix=f"make it a number from {lowest} to {MOST_STEPS}",
-            )
-    given = {name: options[name] for name in config.__struct_fields__}
-    return config.replace(
-        **{n: v for n, v in given.items() if v is not None and v is not False and v != ()}
-    )
 
 
 def _view(config: MonitorConfig) -> MonitorView:

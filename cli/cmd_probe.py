@@ -6,7 +6,6 @@ Reads the command line; collect/probes/ makes the experiments, the rules TC00x j
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,12 @@ from traincheck.schema.probes.names import Status
 
 from . import _completion
 from ._options import SELECTION, configuration, presentation, shared, shared_all
-from ._os_errors import ignore_closed_stderr, line_start
 from ._outputs import reports_of, require_writable, watcher_for, write_check_page, write_report
 from ._program_args import PROGRAM, ProgramCommand, check_command_line, program_command
 from .main import OUR_BUG
 
 if TYPE_CHECKING:
-    from traincheck.check.engine import Engine
-    from traincheck.config import Config
+    pass
 
 _TRACES = "traces"
 _SCOPE = "only experiments were made: traincheck run --probe also checks the other rules"
@@ -75,18 +72,20 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
       0  none of these
       2  bad input or usage; the program was not started
     """  # noqa: D301  # click reads the escape
+    from traincheck.api import make_engine
     from traincheck.collect.launch.launcher import launch, new_run_id
     from traincheck.collect.launch.settings import Settings
-    from traincheck.report.run_summary import RunSummary, write_run_summary
+    from traincheck.report.run_summary import RunSummary
 
-    from ._live import LiveCheck, StopAt
+    from ._live import LiveCheck, StopAt, write_summary
 
     command = program_command(ctx.meta[PROGRAM], "traincheck probe")
     formats = reports_of(options["reports"])
     require_writable(options["html"])
     config = configuration(options)
     shown = presentation(options, config)
-    engine = _engine(options, config)
+    # The rules about probes, or those of them that are selected.
+    engine = make_engine(config=config if options["select"] else config.narrowed(_RULES, ()))
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     settings = Settings(
@@ -105,18 +104,17 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
     finally:
         stopper.end()
     report = replace(live.finish(), presentation=shown)
-    trace = f"{directory}; full report: {check_command_line(directory, options)}"
-    with ignore_closed_stderr():
-        sys.stderr.write(line_start(sys.stderr))
-        summary = RunSummary(
+    check = check_command_line(directory, options)
+    write_summary(
+        RunSummary(
             report=report,
             watched=live.watched,
-            trace=trace,
-            check=check_command_line(directory, options),
+            trace=f"{directory}; full report: {check}",
+            check=check,
             is_probed=True,
             scope="" if options["select"] else _SCOPE,
         )
-        write_run_summary(summary, sys.stderr)
+    )
     for write, path in formats:
         write_report(report, write, path)
     write_check_page(options["html"], directory, report, live.watcher)
@@ -125,11 +123,3 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
     if status == FINDINGS or stopper.has_stopped:
         return status
     return outcome.exit_status or status
-
-
-def _engine(options: dict[str, Any], config: Config) -> Engine:
-    """The rules about probes, or those of them that are selected."""
-    from traincheck.api import make_engine
-
-    chosen = config if options["select"] else config.narrowed(_RULES, ())
-    return make_engine(config=chosen)

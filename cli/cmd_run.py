@@ -5,11 +5,9 @@ Reads the command line; collect/launch/launcher.py runs the program, check/live_
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +20,7 @@ from traincheck.schema.findings import FINDINGS
 
 from . import _completion
 from ._options import RECEIVERS, SELECTION, Size, configuration, presentation, shared, shared_all
-from ._os_errors import ignore_closed_stderr, line_start
+from ._os_errors import say
 from ._outputs import (
     chosen_routes,
     notifying,
@@ -42,10 +40,8 @@ from ._program_args import (
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
-    from traincheck.check.suppression.baseline import Baseline
     from traincheck.collect.launch.launcher import Outcome
     from traincheck.collect.launch.settings import Settings
-    from traincheck.config import Config
     from traincheck.page.build import Watcher
     from traincheck.schema.findings import Report
 
@@ -124,22 +120,27 @@ def run(ctx: click.Context, /, **options: Any) -> int:
       2  bad input or usage; the program was not started
       3  a bug of traincheck
     """  # noqa: D301  # click reads the escape
+    from traincheck.check.suppression.baseline import read_baseline
     from traincheck.collect.launch.launcher import launch, new_run_id
-    from traincheck.report.run_summary import RunSummary, write_run_summary
+    from traincheck.report.run_summary import RunSummary
 
-    from ._live import LiveCheck
+    from ._live import LiveCheck, engine_for, write_summary
 
     command = program_command(ctx.meta[PROGRAM], "traincheck run")
     formats = reports_of(options["reports"])
     require_writable(options["html"])
     config = configuration(options)
     shown, routes = presentation(options, config), chosen_routes(options, config)
-    baseline = _baseline(options["baseline"])
-    engine = _engine(options, config, command)
+    baseline = read_baseline(Path(options["baseline"])) if options["baseline"] else None
+    engine = engine_for(command, options["invariants"], config, rules=not options["no_rules"])
+    require_checks(engine)
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     had_traces = Path(_TRACES).exists()
     settings = _settings(options, engine, directory=directory, run_id=run_id)
+    limit: int | None = options["max_trace"]
+    if limit is None and not (options["output"] or options["keep"]):
+        limit = _MAX_TRACE
     with notifying(routes, directory, is_silent=options["is_live"]) as notifier:
         live = LiveCheck(
             engine,
@@ -147,7 +148,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
             halts=options["halt"],
             baseline=baseline,
             stall_s=options["stall_timeout"],
-            limit=_limit(options),
+            limit=limit or None,
             is_silent=options["is_live"],
             notifier=notifier,
         )
@@ -163,7 +164,10 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         if not is_kept:
             trace = _discard(directory, had_traces=had_traces)
         else:
-            trace = _kept(directory, options, live.compact_trace())
+            gap = live.compact_trace()
+            line = check_command_line(directory, options)
+            trace = f"{shlex.quote(str(directory))}; full report: {line}"
+            trace += f"; {gap}; keep all events with --keep" if gap else ""
         summary = RunSummary(
             report=report,
             watched=live.watched,
@@ -171,9 +175,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
             check=check_command_line(directory, options),
             is_probed=options["probe"],
         )
-        with ignore_closed_stderr():
-            sys.stderr.write(line_start(sys.stderr))
-            write_run_summary(summary, sys.stderr)
+        write_summary(summary)
         for write, path in formats:
             write_report(report, write, path)
         notifier.report(report, has_trace=bool(is_kept))
@@ -187,8 +189,7 @@ def _write_page(path: str | None, directory: Path, report: Report, watcher: Watc
         write_check_page(path, directory, report, watcher)
     except Exception as error:  # the training is done: its summary must follow
         reason = error.message if isinstance(error, TraincheckError) else repr(error)
-        with ignore_closed_stderr():
-            click.echo(f"{line_start(sys.stderr)}traincheck: no page: {reason}", err=True)
+        say(f"traincheck: no page: {reason}")
 
 
 def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck) -> Outcome:
@@ -211,39 +212,6 @@ def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck)
             write_message(f"the view failed with {type(view.failure).__name__}: {view.failure}")
 
 
-def _limit(options: dict[str, Any]) -> int | None:
-    """How large the trace may get; None for no limit."""
-    given: int | None = options["max_trace"]
-    if given is None:
-        return None if options["output"] or options["keep"] else _MAX_TRACE
-    return given or None
-
-
-def _baseline(path: str | None) -> Baseline | None:
-    """The baseline to apply, read before anything is started."""
-    if path is None:
-        return None
-    from traincheck.check.suppression.baseline import read_baseline
-
-    return read_baseline(Path(path))
-
-
-def _engine(options: dict[str, Any], config: Config, command: Sequence[str]) -> Engine:
-    from traincheck.api import make_engine
-    from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
-
-    program = program_in(command)
-    engine = make_engine(
-        options["invariants"],
-        rules=not options["no_rules"],
-        config=config,
-        sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
-        program=lambda: program,
-    )
-    require_checks(engine)
-    return engine
-
-
 def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_id: str) -> Settings:
     from traincheck.collect.launch.settings import Settings
 
@@ -258,12 +226,6 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
         source=not options["no_source"],
         **given,
     )
-
-
-def _kept(directory: Path, options: dict[str, Any], gap: str) -> str:
-    """Where the trace is, and what it lacks."""
-    trace = f"{shlex.quote(str(directory))}; full report: {check_command_line(directory, options)}"
-    return f"{trace}; {gap}; keep all events with --keep" if gap else trace
 
 
 def _discard(directory: Path, *, had_traces: bool) -> str:
