@@ -177,7 +177,11 @@ def check(**options: Any) -> int:
         _note_suppressed(report, options["form"])
         notifier.report(report)
     if options["write_baseline"]:
-        _write_baseline(options["baseline"], report)
+        from traincheck.check.suppression.baseline import write_baseline
+
+        path = options["baseline"]
+        entries = counted(write_baseline(Path(path), report.findings), "finding")
+        click.echo(f"traincheck: {entries} written to {path}", err=True)
         return 0 if report.exit_status == FINDINGS else report.exit_status
     return report.exit_status
 
@@ -207,13 +211,6 @@ def _baseline(options: dict[str, Any]) -> Baseline | None:
     from traincheck.check.suppression.baseline import read_baseline
 
     return read_baseline(Path(path))
-
-
-def _write_baseline(path: str, report: Report) -> None:
-    from traincheck.check.suppression.baseline import write_baseline
-
-    entries = counted(write_baseline(Path(path), report.findings), "finding")
-    click.echo(f"traincheck: {entries} written to {path}", err=True)
 
 
 def _note_suppressed(report: Report, form: str) -> None:

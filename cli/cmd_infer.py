@@ -104,7 +104,8 @@ def infer(**options: Any) -> None:
             raise UsageError("no run to learn from", fix="name a run: -t DIR")
         explain_dropped(output, why_not)
         return
-    require_writable(output, replaces=options["force"] or _is_same(output, update))
+    is_same = update is not None and os.path.realpath(output) == os.path.realpath(update)
+    require_writable(output, replaces=options["force"] or is_same)
     before = [] if update is None else known_runs(update)
     limits = limits_of(
         [] if update is None else [update], options["confidence"], options["min_examples"]
@@ -120,16 +121,20 @@ def infer(**options: Any) -> None:
             on_progress=on_progress,
             known=before,
         )
-    _reject_empty(result, options["traces"])
+    where = ", ".join(options["traces"])
+    if not result.events:
+        raise TraceFormatError(f"{where} has no events", fix="record the run again")
+    if not result.steps:
+        raise TraceFormatError(
+            f"{where} has no complete training step",
+            fix="record a run with a few optimizer steps, and show its contents with "
+            "traincheck trace show",
+        )
     save(result, output, limits)
     summarize(result, output)
     _print_notes(runs)
     if why_not is not None:
         show_why(why_not, result.invariants, result.dropped)
-
-
-def _is_same(output: str, update: str | None) -> bool:
-    return update is not None and os.path.realpath(output) == os.path.realpath(update)
 
 
 def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[str, Relation] | None:
@@ -177,18 +182,6 @@ def _print_notes(runs: Sequence[Run]) -> None:
                 names.setdefault(note, []).append(run.name)
     for note, told in names.items():
         print_message(f"  note: {joined(told)}: {note}")
-
-
-def _reject_empty(result: InferResult, traces: Sequence[str]) -> None:
-    where = ", ".join(traces)
-    if not result.events:
-        raise TraceFormatError(f"{where} has no events", fix="record the run again")
-    if not result.steps:
-        raise TraceFormatError(
-            f"{where} has no complete training step",
-            fix="record a run with a few optimizer steps, and show its contents with "
-            "traincheck trace show",
-        )
 
 
 def summarize(result: InferResult, output: str) -> None:

@@ -5,6 +5,7 @@ Reads the command line; traincheck.infer does the work.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -243,17 +244,11 @@ def _by_verdict(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[
         if worst == "violated":
             views = [view for view, verdict in verdicts.items() if verdict == worst]
             entry = {"id": one.id, "text": one.text, "views": views}
-            entry |= _evidence(reports[views[0]], one.id)
+            found_there = (f for f in reports[views[0]].findings if f.check == one.id)
+            for finding in itertools.islice(found_there, 1):
+                entry |= {k: getattr(finding, k) for k in ("step", "expected", "observed")}
         found[worst].append(entry)
     return found
-
-
-def _evidence(report: Report, id_: str) -> dict[str, Any]:
-    for finding in report.findings:
-        if finding.check == id_:
-            keys = ("step", "expected", "observed")
-            return {key: getattr(finding, key) for key in keys}
-    return {}
 
 
 def _print_run(run: Path, found: dict[str, Any]) -> None:

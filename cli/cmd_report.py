@@ -19,8 +19,7 @@ from ._outputs import require_writable, save_page
 from .cmd_check import one_run, progress
 
 if TYPE_CHECKING:
-    from traincheck.diff.difference import Difference
-    from traincheck.store.reader import TraceReader
+    pass
 
 _NAME = "report.html"
 
@@ -76,7 +75,12 @@ def report(**options: Any) -> int:
         sources=SourceFiles(lambda: root_of(reader), trusted_folders(run)),
         program=lambda: program_of(reader),
     )
-    other, difference = _compared(run, options["against"])
+    other, difference = None, None
+    if options["against"] is not None:
+        from traincheck.diff.library import diff
+
+        against = one_run(options["against"])
+        other, difference = TraceReader(against), diff(against, run)
     with progress(reader):
         html, found = page_of_run(engine, reader, against=other, difference=difference)
     path = Path(options["output"])
@@ -86,14 +90,3 @@ def report(**options: Any) -> int:
     if options["opens"]:
         webbrowser.open_new_tab(path.absolute().as_uri())
     return 0
-
-
-def _compared(run: Path, against: str | None) -> tuple[TraceReader | None, Difference | None]:
-    """The other run, and what it differs by from this one."""
-    if against is None:
-        return None, None
-    from traincheck.diff.library import diff
-    from traincheck.store.reader import TraceReader
-
-    other = one_run(against)
-    return TraceReader(other), diff(other, run)

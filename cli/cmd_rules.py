@@ -58,12 +58,8 @@ def rules(stray: tuple[str, ...], explain: str | None, form: str) -> None:
     elif sys.stdout.isatty():
         _show_groups(known)
     else:
-        click.echo(_lines(known))
-
-
-def _lines(known: Sequence[Rule]) -> str:
-    """A line for each rule: code, severity, and what it finds."""
-    return "\n".join(f"{docs.code}  {docs.severity:<7}  {_summary(docs)}" for docs in _docs(known))
+        for docs in _docs(known):
+            click.echo(f"{docs.code}  {docs.severity:<7}  {_summary(docs)}")
 
 
 def _summary(docs: RuleDocs) -> str:

@@ -132,7 +132,15 @@ def export(directory: str, output: str, form: str) -> None:
     from traincheck.store.reader import TraceReader
 
     if form == "perfetto":
-        _export_perfetto(TraceReader(directory), Path(output))
+        from traincheck.perfetto.export import export_perfetto
+
+        reader = TraceReader(directory)
+        with progress(reader):
+            timeline = export_perfetto(reader, Path(output))
+        counts = f"{timeline.slices:,} slices, {timeline.numbers:,} numbers"
+        click.echo(f"{timeline.path}: {counts}, {timeline.size / 1e6:,.1f} MB", err=True)
+        if reader.skipped:
+            click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
         return
     if Path(output).is_file():
         raise OutputError(f"output path {output!r} is a file", fix="name a folder with -o")
@@ -149,17 +157,6 @@ def export(directory: str, output: str, form: str) -> None:
         click.echo(f"{written.path}: {written.rows:,} numbers", err=True)
     for kind, count in sorted(rows.items()):
         click.echo(f"{Path(output) / file_name(kind)}: {count:,} rows", err=True)
-    if reader.skipped:
-        click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
-
-
-def _export_perfetto(reader: TraceReader, output: Path) -> None:
-    from traincheck.perfetto.export import export_perfetto
-
-    with progress(reader):
-        written = export_perfetto(reader, output)
-    counts = f"{written.slices:,} slices, {written.numbers:,} numbers"
-    click.echo(f"{written.path}: {counts}, {written.size / 1e6:,.1f} MB", err=True)
     if reader.skipped:
         click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
 

@@ -13,7 +13,7 @@ import click
 from . import _completion
 
 if TYPE_CHECKING:
-    from traincheck.check.engine import Engine
+    pass
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,6 +49,7 @@ def top(directory: str, *, checks: bool, once: bool) -> int:
     """  # noqa: D301  # click reads the escape
     from rich.console import Console
 
+    from traincheck.api import make_engine
     from traincheck.live.keyboard import Keyboard
     from traincheck.live.viewer import Viewer
 
@@ -58,7 +59,7 @@ def top(directory: str, *, checks: bool, once: bool) -> int:
     console = Console(file=sys.stdout, highlight=False, force_jupyter=False)
     is_shown = console.is_terminal and not console.is_dumb_terminal and not once
     keys = sys.stdin.fileno() if is_shown and sys.stdin is not None and sys.stdin.isatty() else None
-    engine = _engine() if checks else None
+    engine = make_engine() if checks else None
     viewer = Viewer(run, console, engine=engine, keyboard=Keyboard(keys))
     if not is_shown:
         viewer.print_once()
@@ -68,12 +69,6 @@ def top(directory: str, *, checks: bool, once: bool) -> int:
     except KeyboardInterrupt:  # a usual way to end it
         return 0
     return 0
-
-
-def _engine() -> Engine:
-    from traincheck.api import make_engine
-
-    return make_engine()
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

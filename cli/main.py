@@ -257,19 +257,15 @@ def _our_bug(error: Exception) -> int:
     if os.environ.get("TRAINCHECK_DEBUG"):
         traceback.print_exception(error)
     else:
+        found = [f"traincheck {VERSION}", f"Python {platform.python_version()}"]
+        with contextlib.suppress(metadata.PackageNotFoundError):  # without an import of torch
+            found.append(f"torch {metadata.version('torch')}")
+        versions = ", ".join([*found, platform.platform(terse=True)])
         _print_error(
             "  fix: report it to whoever gave you this copy. Include the command line, the output "
-            f"with TRAINCHECK_DEBUG=1 set, and the versions: {_versions()}"
+            f"with TRAINCHECK_DEBUG=1 set, and the versions: {versions}"
         )
     return OUR_BUG
-
-
-def _versions() -> str:
-    """The versions that a bug report needs, without an import of torch."""
-    found = [f"traincheck {VERSION}", f"Python {platform.python_version()}"]
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        found.append(f"torch {metadata.version('torch')}")
-    return ", ".join([*found, platform.platform(terse=True)])
 
 
 def _print_error(text: str) -> None:
