@@ -5,7 +5,6 @@ Reads the command line; traincheck.infer does the work.
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -244,8 +243,9 @@ def _by_verdict(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[
         if worst == "violated":
             views = [view for view, verdict in verdicts.items() if verdict == worst]
             entry = {"id": one.id, "text": one.text, "views": views}
-            found_there = (f for f in reports[views[0]].findings if f.check == one.id)
-            for finding in itertools.islice(found_there, 1):
+            findings = reports[views[0]].findings
+            finding = next((f for f in findings if f.check == one.id), None)
+            if finding is not None:
                 entry |= {k: getattr(finding, k) for k in ("step", "expected", "observed")}
         found[worst].append(entry)
     return found

@@ -254,8 +254,14 @@ class _Delivery:
         except Exception as error:  # the process could not start, or ended
             self._report(_cause(error, self._process))
         finally:
-            if self._process is not None:
-                _end(self._process)
+            process = self._process
+            if process is not None:
+                process.kill()
+                for stream in (process.stdin, process.stdout):
+                    if stream is not None:
+                        with contextlib.suppress(OSError):  # what was not sent is lost
+                            stream.close()
+                process.wait()
 
     def _deliver(self) -> None:
         command = [sys.executable, "-c", _START, json.dumps(sys.path)]
@@ -303,15 +309,6 @@ class _Delivery:
                 return
             self._is_reported = True
         self._tell(f"receiver {self._route.name} failed: {printable(reason)}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):  # what was not sent is lost with the process
-                stream.close()
-    process.wait()
 
 
 def _cause(error: Exception, process: subprocess.Popen[bytes] | None) -> str:

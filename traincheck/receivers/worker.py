@@ -12,7 +12,6 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, BinaryIO, TextIO
 
@@ -55,7 +54,9 @@ def _serve(messages: queue.SimpleQueue[Any], replies: TextIO) -> None:
         reply: dict[str, str] = {}
         try:
             if message["kind"] == "open":
-                receiver = _made(message)
+                settings = {key: _expanded(value) for key, value in message["settings"].items()}
+                entry = EntryPoint("receiver", message["entry"], "traincheck.sinks")
+                receiver = load_receiver(entry)(**settings)
             elif message["kind"] in _TOLD and receiver is not None:
                 getattr(receiver, message["kind"])(message)
             elif receiver is not None:
@@ -69,11 +70,6 @@ def _serve(messages: queue.SimpleQueue[Any], replies: TextIO) -> None:
             return
         if message["kind"] == "close":
             return
-
-
-def _made(message: Mapping[str, Any]) -> Receiver:
-    settings = {key: _expanded(value) for key, value in message["settings"].items()}
-    return load_receiver(EntryPoint("receiver", message["entry"], "traincheck.sinks"))(**settings)
 
 
 def _expanded(value: Any) -> Any:
