@@ -51,13 +51,22 @@ def reports(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
     return [CompletionItem(f"{item.value}=") for item in formats(ctx, param, incomplete)]
 
 
-def sinks(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Names of sinks; those of files after ``=``."""
-    from traincheck.sinks.registry import COMMAND, SINKS
+def receivers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Names of receivers; those of files after ``=``."""
+    from traincheck.receivers.base import COMMAND, RECEIVERS
 
     if "=" in incomplete:
         return files(ctx, param, incomplete)
-    return _beginning([*(name for name in SINKS.entries() if name != COMMAND), "none"], incomplete)
+    return _beginning(
+        [*(name for name in RECEIVERS.entries() if name != COMMAND), "none"], incomplete
+    )
+
+
+def trackers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Names of trackers of metrics."""
+    from traincheck.metrics.trackers import TRACKERS
+
+    return _beginning(TRACKERS.entries(), incomplete)
 
 
 def presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:

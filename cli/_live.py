@@ -1,15 +1,16 @@
-"""Check a run in a thread of the process that launched it, while it goes on.
+"""Beside a program that runs: check it in a thread of the process that launched it, or end it.
 
 The program is never touched, except to stop it where that is asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,23 +19,51 @@ from traincheck.collect.launch.signals import ProgramStopper
 from traincheck.errors import OutputError
 from traincheck.live.checked import CheckNotes
 from traincheck.live.following import Following, Listener, Sending
+from traincheck.report.run_summary import RunSummary, write_run_summary
 from traincheck.store.tail import SILENT_S, TailReader
 from traincheck.store.thin import record_gap
 
-from ._sizes import size_text
+from ._options import size_text
+from ._os_errors import ignore_closed_stderr, line_start
 from ._terminal import Lines, write_message
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.suppression.policy import Baseline
+    from traincheck.config import Config
+    from traincheck.page.build import Watcher
+    from traincheck.receivers.notifier import Notifier
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
-    from traincheck.sinks.notifier import Notifier
 
 _THREAD = "traincheck-live"
 _LOW_PRIORITY = 10  # the program comes first where both want the same core
 _FAR_BEHIND = 25_000_000  # bytes to be read; then both come first: what waits takes room
 _PATIENCE_S = 2.0  # then the user is told what is waited for
+
+
+def engine_for(
+    command: Sequence[str], invariants: Sequence[str], config: Config, *, rules: bool = True
+) -> Engine:
+    """The checks of a program that is about to run."""
+    from traincheck.api import make_engine
+    from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
+
+    program = program_in(command)
+    return make_engine(
+        invariants,
+        rules=rules,
+        config=config,
+        sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
+        program=lambda: program,
+    )
+
+
+def write_summary(summary: RunSummary) -> None:
+    """Write the summary of a run to stderr, wherever the program left the cursor."""
+    with ignore_closed_stderr():
+        sys.stderr.write(line_start(sys.stderr))
+        write_run_summary(summary, sys.stderr)
 
 
 class LiveCheck:
@@ -48,7 +77,10 @@ class LiveCheck:
         stall_s: seconds without a record after which a rank counts as silent.
         limit: bytes that the trace may take; what was checked is dropped then. None for no limit.
         is_silent: write nothing while the program runs: a view has the terminal.
-        notifier: sends findings to sinks; None for none.
+        notifier: sends findings to receivers; None for none.
+
+    Attributes:
+        watcher: takes in the events for a page, if it is set before the start.
     """
 
     def __init__(
@@ -70,6 +102,7 @@ class LiveCheck:
         self._baseline = baseline
         self._limit = limit
         self._notifier = notifier
+        self.watcher: Watcher | None = None
         self._ended = threading.Event()
         self._is_abandoned = False
         self._is_partial = False
@@ -97,7 +130,11 @@ class LiveCheck:
         )
         notes = CheckNotes(self._engine, self._directory, baseline=self._baseline)
         self._following = Following(
-            self._engine, self._reader, [self._lines, notes], baseline=self._baseline
+            self._engine,
+            self._reader,
+            [self._lines, notes],
+            baseline=self._baseline,
+            watch=None if self.watcher is None else self.watcher.take,
         )
         if self._notifier is not None:
             self._following.listeners.append(Sending(self._notifier, self._following))
@@ -162,7 +199,8 @@ class LiveCheck:
                 patient.join()
 
     def _check_at_low_priority(self, events: Iterator[Event]) -> None:
-        _lower_priority()
+        with contextlib.suppress(OSError, AttributeError):  # where threads have their own priority
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
         self._check_events(events, is_urgent=False)
 
     def _check_events(self, events: Iterator[Event], *, is_urgent: bool) -> None:
@@ -217,9 +255,44 @@ class _Halting(Listener):
         self._stop()
 
 
-def _lower_priority() -> None:
-    """Give this thread a lower priority than the program, where threads have their own."""
-    try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
-    except (OSError, AttributeError):
-        return
+_POLL_S = 0.02
+_LAST_RANKS_S = 1.0  # until the other ranks, if there are any, have come as far
+
+
+class StopAt:
+    """Hand `start` to the launcher, and call `end` when that returns.
+
+    Args:
+        directory: of the run.
+        name: of the file.
+        is_on: whether to end the program at all.
+
+    Attributes:
+        has_stopped: whether it was ended.
+    """
+
+    def __init__(self, directory: Path, name: str, *, is_on: bool) -> None:
+        self._directory, self._name, self._is_on = directory, name, is_on
+        self._ended = threading.Event()
+        self.has_stopped = False
+
+    def start(self, process: subprocess.Popen[bytes]) -> None:
+        """The program runs."""
+        if self._is_on:
+            threading.Thread(target=self._wait, args=(process,), daemon=True).start()
+
+    def end(self) -> None:
+        """It has ended."""
+        self._ended.set()
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        from traincheck.collect.launch.run_manifest import find_processes
+        from traincheck.collect.launch.signals import ProgramStopper
+
+        while not (self._directory / self._name).exists():
+            if self._ended.wait(_POLL_S):
+                return
+        is_alone = len(find_processes(self._directory)) <= 1
+        if is_alone or not self._ended.wait(_LAST_RANKS_S):
+            self.has_stopped = True
+            ProgramStopper(process, self._directory)()

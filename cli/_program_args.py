@@ -20,7 +20,7 @@ from traincheck.errors import UsageError
 from traincheck.schema.claims import Needs
 from traincheck.schema.invariant_file import read_invariants
 
-from ._broken_pipe import ignore_closed_stderr
+from ._os_errors import ignore_closed_stderr
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine

@@ -16,7 +16,7 @@ from traincheck.schema.findings import Verdict
 from traincheck.schema.places import short, where
 from traincheck.schema.words import counted, printable
 
-from ._broken_pipe import ignore_closed_stderr, line_start
+from ._os_errors import ignore_closed_stderr, line_start
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -32,12 +32,13 @@ def write_message(text: str | Text, *, is_written: bool = True) -> None:
 
     is_written: whether a program writes to stderr at this time.
     """
+    said = text if isinstance(text, Text) else Text(text)
     with ignore_closed_stderr():
         console = page(sys.stderr)
         if not sys.stderr.isatty():
             console.width = _UNBROKEN  # one line in a log, to be searched for
         with console.capture() as written:
-            paragraph(console, Text().append("traincheck: ", style="dim").append_text(_text(text)))
+            paragraph(console, Text().append("traincheck: ", style="dim").append_text(said))
         # One write, so that no output of the program gets in between.
         sys.stderr.write(line_start(sys.stderr, is_written=is_written) + written.get())
         sys.stderr.flush()
@@ -59,10 +60,6 @@ def write_withdrawn(finding: Finding, *, is_written: bool = True) -> None:
     write_message(
         f"withdrawn: {finding.code} {finding.title}: the run continued", is_written=is_written
     )
-
-
-def _text(text: str | Text) -> Text:
-    return text if isinstance(text, Text) else Text(text)
 
 
 class Heartbeat:

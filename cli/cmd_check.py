@@ -21,17 +21,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import UsageError
-from traincheck.presets import preset_names, preset_path
+from traincheck.presets import preset_path
 from traincheck.report.registry import load_format
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
 from . import _completion
-from ._check_options import configuration, presentation, selection_options, stall_option
-from ._outputs import FORMAT_NAMES, report_option, reports_of, require_writable, write_report
-from ._page import html_option, write_page
+from ._options import (
+    FORMAT_NAMES,
+    RECEIVERS,
+    SELECTION,
+    configuration,
+    presentation,
+    shared,
+    shared_all,
+)
+from ._outputs import (
+    chosen_routes,
+    notifying,
+    reports_of,
+    require_writable,
+    watcher_for,
+    write_check_page,
+    write_report,
+)
 from ._program_args import require_checks
-from ._sinks import chosen_routes, notifying, sink_options
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -40,9 +54,9 @@ if TYPE_CHECKING:
     from traincheck.live.checked import CheckNotes
     from traincheck.live.following import Following
     from traincheck.page.build import Watcher
+    from traincheck.receivers.notifier import Notifier
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Report
-    from traincheck.sinks.notifier import Notifier
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import TailReader
 
@@ -75,32 +89,13 @@ def _single_run(
     callback=_single_run,
     help="The run to check.  [required]",
 )
-@click.option(
-    "-i",
-    "--invariants",
-    metavar="INV",
-    shell_complete=_completion.files,
-    multiple=True,
-    help="Check the invariants of this file (from traincheck-infer). Repeatable.",
-)
-@click.option(
-    "--preset",
-    "presets",
-    metavar="NAME",
-    shell_complete=_completion.presets,
-    multiple=True,
-    help=f"Check invariants shipped with traincheck: {', '.join(preset_names())}. Repeatable.",
-)
-@click.option("--no-rules", is_flag=True, help="Skip the built-in rules.")
+@shared("invariants")
+@shared("presets")
+@shared("no_rules")
 @click.option("--follow", is_flag=True, help="Follow a live run until it ends.")
-@stall_option
-@selection_options
-@click.option(
-    "--baseline",
-    metavar="FILE",
-    shell_complete=_completion.files,
-    help="Count the findings of this file, but do not report them. See --write-baseline.",
-)
+@shared("stall_timeout")
+@shared_all(*SELECTION)
+@shared("baseline")
 @click.option(
     "--write-baseline",
     is_flag=True,
@@ -126,16 +121,10 @@ def _single_run(
     show_default=True,
     help=f"Format of the report: {FORMAT_NAMES}.",
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    shell_complete=_completion.files,
-    help="Write the report to this file. [default: stdout]",
-)
-@report_option
-@html_option
-@sink_options
+@shared("output")
+@shared("reports")
+@shared("html")
+@shared_all(*RECEIVERS)
 def check(**options: Any) -> int:
     """Check a run with the built-in rules and with invariants of reference runs.
 
@@ -176,11 +165,7 @@ def check(**options: Any) -> int:
     routes = chosen_routes(options, config)
     baseline = _baseline(options)
     run = one_run(options["trace"], is_live=options["follow"])
-    watcher = None
-    if options["html"] and not options["follow"]:  # else the page reads the run when it has ended
-        from traincheck.page.build import Watcher
-
-        watcher = Watcher()
+    watcher = watcher_for(options["html"])
     with notifying(routes, run, is_known=baseline.contains if baseline else None) as notifier:
         report = _check(run, options, config, baseline, notifier, watcher)
         report = replace(report, presentation=shown)
@@ -188,11 +173,15 @@ def check(**options: Any) -> int:
             report = baseline.apply(report)
         for write, output in formats:
             write_report(report, write, output)
-        write_page(options["html"], run, report=report, watcher=watcher)
+        write_check_page(options["html"], run, report, watcher)
         _note_suppressed(report, options["form"])
         notifier.report(report)
     if options["write_baseline"]:
-        _write_baseline(options["baseline"], report)
+        from traincheck.check.suppression.policy import write_baseline
+
+        path = options["baseline"]
+        entries = counted(write_baseline(Path(path), report.findings), "finding")
+        click.echo(f"traincheck: {entries} written to {path}", err=True)
         return 0 if report.exit_status == FINDINGS else report.exit_status
     return report.exit_status
 
@@ -222,13 +211,6 @@ def _baseline(options: dict[str, Any]) -> Baseline | None:
     from traincheck.check.suppression.policy import read_baseline
 
     return read_baseline(Path(path))
-
-
-def _write_baseline(path: str, report: Report) -> None:
-    from traincheck.check.suppression.policy import write_baseline
-
-    entries = counted(write_baseline(Path(path), report.findings), "finding")
-    click.echo(f"traincheck: {entries} written to {path}", err=True)
 
 
 def _note_suppressed(report: Report, form: str) -> None:
@@ -279,7 +261,11 @@ def _check(
             made = engine(tail)
             stop.notes = CheckNotes(made, run, baseline=baseline)
             following = Following(
-                made, tail, [Lines(made, is_written=False), stop.notes], baseline=baseline
+                made,
+                tail,
+                [Lines(made, is_written=False), stop.notes],
+                baseline=baseline,
+                watch=None if watcher is None else watcher.take,
             )
             following.listeners.append(Sending(notifier, following))
             return _follow(following, tail, interrupted)

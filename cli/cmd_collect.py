@@ -5,27 +5,23 @@ Reads the command line and the configuration; the work is in traincheck/collect/
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from traincheck.collect.launch.settings import MOST_STEPS, VIEWS, Level, Settings
+from traincheck.collect.launch.settings import VIEWS, Level, Settings
 from traincheck.errors import UsageError
 from traincheck.schema.checksums import parse_schedule
 
 from . import _completion
-from ._broken_pipe import ignore_closed_stderr, line_start
-from ._check_options import config_option, configuration, ignore_option
+from ._options import configuration, overridden, shared
+from ._os_errors import say
 from ._program_args import PROGRAM, Program, ProgramCommand, check_command_line, invariant_needs
 
 if TYPE_CHECKING:
-    from traincheck.check.engine import Engine
-    from traincheck.collect.launch.launcher import Outcome
     from traincheck.config import CollectConfig, Config
     from traincheck.schema.claims import Needs
 
@@ -47,36 +43,18 @@ _LEVELS = get_args(Level)
 @click.option(
     "-s", "--shell", metavar="SCRIPT", shell_complete=_completion.files, help="Shell script to run."
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    shell_complete=_completion.folders,
-    help="New folder for the trace. [default: a new one under traces/]",
-)
-@click.option(
-    "-i",
-    "--invariants",
-    metavar="INV",
-    shell_complete=_completion.files,
-    multiple=True,
-    help="Record only the events that the invariants of this file need. Repeatable.",
+@shared("output_folder")
+@shared(
+    "invariants", help="Record only the events that the invariants of this file need. Repeatable."
 )
 @click.option(
     "--rules",
     is_flag=True,
     help="Record only the events that the selected built-in rules need (in addition to -i).",
 )
-@click.option(
-    "--every",
-    type=click.IntRange(min=1, max=MOST_STEPS),
-    metavar="N",
-    help="Record every N-th step. With -i, --every 1 records every step in full.",
-)
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=0, max=MOST_STEPS),
-    metavar="N",
+@shared("every", help="Record every N-th step. With -i, --every 1 records every step in full.")
+@shared(
+    "warmup",
     help="Record the first N steps in full, regardless of --every. Some bugs need consecutive "
     "steps to show (for example gradients cleared before they are used).",
 )
@@ -107,42 +85,27 @@ _LEVELS = get_args(Level)
     help="With --view: also record a linear sketch of each tensor, which tells how large a "
     "difference is. Costs about 10 ms for a million elements.",
 )
-@click.option(
-    "--probe",
-    is_flag=True,
-    help="Also make experiments on copies of the process: see traincheck probe.",
-)
-@click.option(
-    "--no-source",
-    is_flag=True,
-    help="Keep no copies of the program's source files in the trace.",
-)
+@shared("probe")
+@shared("no_source")
 @click.option(
     "--instrument",
     metavar="PKG",
     multiple=True,
     help="Also record calls into this package of yours. Repeatable.",
 )
-@click.option(
-    "--select",
-    metavar="CODE",
-    shell_complete=_completion.codes,
-    multiple=True,
+@shared(
+    "select",
     help="Rules (by code or prefix, such as TC201 or TC2) and relations (by name) for --rules and "
     "--check. Repeatable; separate several with commas. [default: all]",
 )
-@ignore_option
-@config_option
+@shared("ignore")
+@shared("config")
 @click.option(
     "--check",
     is_flag=True,
     help="Check the run while it is recorded, with the rules and the invariants of -i.",
 )
-@click.option(
-    "--halt",
-    is_flag=True,
-    help="Stop the program at the first finding of severity error. Implies --check.",
-)
+@shared("halt", help="Stop the program at the first finding of severity error. Implies --check.")
 @click.option(
     "--quiet", is_flag=True, help="Do not print where the trace is when the run has ended."
 )
@@ -175,7 +138,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
 
     command = _command(options, ctx.meta[PROGRAM])
     project = configuration(options)
-    config = _configuration(options, project.collect)
+    config = overridden(project.collect, options)
     needs = _needs(config, project)
     checksums = options["checksums"] or ""
     if checksums:
@@ -188,52 +151,25 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
         probe=options["probe"],
         source=not options["no_source"],
     )
+    where = shlex.quote(str(directory))
     again = check_command_line(directory, {**options, "invariants": config.invariants})
     if options["check"] or options["halt"]:
-        from traincheck.api import make_engine
-        from traincheck.check.suppression.source_files import (
-            SourceFiles,
-            program_in,
-            trusted_folders,
-        )
+        from traincheck.report.run_summary import RunSummary
 
-        program = program_in(command)
-        engine = make_engine(
-            config.invariants,
-            config=project,
-            sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
-            program=lambda: program,
-        )
-        where = f"{shlex.quote(str(directory))}; full report: {again}"
-        return _checked(command, settings, engine, where, options)
+        from ._live import LiveCheck, engine_for, write_summary
+
+        engine = engine_for(command, config.invariants, project)
+        live = LiveCheck(engine, Path(settings.directory), halts=options["halt"])
+        outcome = launch(command, settings, on_start=live.start)
+        report = live.finish()
+        if not options["quiet"]:
+            trace = f"{where}; full report: {again}"
+            write_summary(RunSummary(report=report, watched=live.watched, trace=trace))
+        return outcome.exit_status  # that of the program, also with findings
     outcome = launch(command, settings)
     if not options["quiet"]:
-        with ignore_closed_stderr():
-            click.echo(line_start(sys.stderr) + _last_line(outcome, directory, again), err=True)
-    return outcome.exit_status
-
-
-def _checked(
-    command: list[str],
-    settings: Settings,
-    engine: Engine,
-    where: str,
-    options: dict[str, Any],
-) -> int:
-    """Record and check at once. The status stays that of the program."""
-    from traincheck.collect.launch.launcher import launch
-    from traincheck.report.run_summary import RunSummary, write_run_summary
-
-    from ._live import LiveCheck
-
-    live = LiveCheck(engine, Path(settings.directory), halts=options["halt"])
-    outcome = launch(command, settings, on_start=live.start)
-    report = live.finish()
-    if not options["quiet"]:
-        summary = RunSummary(report=report, watched=live.watched, trace=where)
-        with ignore_closed_stderr():
-            sys.stderr.write(line_start(sys.stderr))
-            write_run_summary(summary, sys.stderr)
+        line = f"trace in {where}; next: {again}" if outcome.processes else f"no trace in {where}"
+        say("; ".join([f"traincheck: {line}", *outcome.notes]))
     return outcome.exit_status
 
 
@@ -263,19 +199,6 @@ def _command(options: dict[str, Any], program: Program) -> list[str]:
     return list(words)
 
 
-def _configuration(options: dict[str, Any], config: CollectConfig) -> CollectConfig:
-    """Values of the configuration file, where the command line does not say otherwise."""
-    names = (
-        "output", "invariants", "rules", "every", "warmup", "level", "view", "outputs", "sketch",
-        "instrument",
-    )  # fmt: skip
-    # An empty tuple or False is an option not given, but 0 is a number of steps.
-    given = {name: options[name] for name in names}
-    return config.replace(
-        **{n: v for n, v in given.items() if v is not None and v is not False and v != ()}
-    )
-
-
 def _needs(config: CollectConfig, project: Config) -> Needs | None:
     """The union of what the invariants and, if asked for, the rules need; None for everything."""
     if not config.invariants and not config.rules and not config.view:
@@ -303,12 +226,6 @@ def _settings(
     level = config.level
     if level is not None and level not in _LEVELS:
         raise UsageError(f"level is {level!r}", fix=f"one of {', '.join(_LEVELS)}")
-    for name, lowest in (("every", 1), ("warmup", 0)):
-        value = getattr(config, name)
-        if value is not None and not lowest <= value <= MOST_STEPS:
-            raise UsageError(
-                f"{name} is {value}", fix=f"make it a number from {lowest} to {MOST_STEPS}"
-            )
     if config.view not in (None, *VIEWS):
         raise UsageError(f"view is {config.view!r}", fix=f"one of {', '.join(VIEWS)}")
     if not config.view and (config.sketch or config.outputs is not None):
@@ -331,12 +248,3 @@ def _settings(
         fold=bool(config.rules) and not (config.invariants or config.view) and config.every is None,
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
-
-
-def _last_line(outcome: Outcome, directory: Path, again: str) -> str:
-    where = shlex.quote(str(directory))
-    if outcome.processes:
-        line = f"traincheck: trace in {where}; next: {again}"
-    else:
-        line = f"traincheck: no trace in {where}"
-    return "; ".join([line, *outcome.notes])

@@ -1,26 +1,48 @@
-"""traincheck diff: the first difference between two recorded runs, or the ranks of one."""
+"""traincheck diff: the first difference between two runs, or the ranks of one.
+
+The runs are recorded ones, or those of a program that is recorded here.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.errors import LaunchError, OutputError, UsageError
+from traincheck.errors import (
+    LaunchError,
+    OutputError,
+    TraceFormatError,
+    TraincheckError,
+    UsageError,
+)
 
 from . import _completion
-from ._outputs import require_writable
-from ._page import html_option, write_page
+from ._options import form, shared
+from ._os_errors import say
+from ._outputs import require_writable, write_page
 
 if TYPE_CHECKING:
+    from traincheck.collect.launch.settings import Settings
+    from traincheck.collect.launch.signals import ProgramStopper
     from traincheck.diff.difference import Difference
 
 _FORMS = ("text", "json", "markdown", "junit", "sarif", "github")
 _COMMAND = "traincheck.command"  # key in click's context
 _SHOWN = 20
+COULD_NOT_RUN = 125  # `git bisect run` skips a commit with this status
+_TRACES = "traces"
+_FIRST_LOOK_S = 1.0
+_LATEST_LOOK_S = 30.0
+_SHARE = 5  # a look waits at least this many times as long as the last one took
+Compare = Callable[[str, str], "Difference"]
 
 
 class _WithCommand(click.Command):
@@ -46,9 +68,7 @@ class _WithCommand(click.Command):
 @click.option(
     "--against", is_flag=True, help="Record the program after --, and compare it with run A."
 )
-@click.option(
-    "--halt", is_flag=True, help="With --against: stop the program at the first difference."
-)
+@shared("halt", help="With --against: stop the program at the first difference.")
 @click.option("--ranks", is_flag=True, help="Compare the ranks of one run with its rank 0.")
 @click.option(
     "--rank", default="", metavar="R[:R]", help="Rank of A, and of B. [default: all of both]"
@@ -111,22 +131,9 @@ class _WithCommand(click.Command):
     show_default=True,
     help="With --all: how many.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(_FORMS),
-    default="text",
-    show_default=True,
-    help="Format of the report.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    shell_complete=_completion.files,
-    help="Write the report to this file. [default: stdout]",
-)
-@html_option
+@form(*_FORMS, help="Format of the report.")
+@shared("output")
+@shared("html")
 @click.pass_context
 def diff(ctx: click.Context, /, runs: tuple[str, ...], **options: Any) -> int:
     """Find the first difference between two recorded runs, its cause, and the code that differs.
@@ -202,8 +209,6 @@ def choices(options: dict[str, Any]) -> dict[str, Any]:
 def _twice(runs: Sequence[str], command: Sequence[str], options: dict[str, Any]) -> Difference:
     from traincheck.diff.library import diff as compare
 
-    from ._diff_programs import run_twice
-
     if runs:
         raise UsageError(
             f"--twice compares two runs of one program, and {runs[0]!r} is named",
@@ -215,8 +220,6 @@ def _twice(runs: Sequence[str], command: Sequence[str], options: dict[str, Any])
 def _against(runs: Sequence[str], command: Sequence[str], options: dict[str, Any]) -> int:
     from traincheck.diff.library import diff as compare
     from traincheck.store.reader import TraceReader
-
-    from ._diff_programs import COULD_NOT_RUN, run_against
 
     if len(runs) != 1:
         raise UsageError(
@@ -274,3 +277,141 @@ def _write(found: Difference, options: dict[str, Any]) -> None:
             f"{options['output']}: cannot be written: {error.strerror or error}",
             fix="choose a file in a writable directory with room",
         ) from error
+
+
+# -- programs that are recorded here
+
+
+def run_twice(command: Sequence[str], compare: Compare) -> Difference:
+    """Record a program twice, and compare the two runs.
+
+    Raises:
+        UsageError: there is no program.
+        TraincheckError: it could not be started, or nothing was recorded.
+    """
+    _check(command, "traincheck diff --twice")
+    folders = []
+    for number in (1, 2):
+        folder = _new_folder(command, f"-{number}")
+        _record(command, _settings(folder), None)
+        folders.append(folder)
+    say(f"traincheck: traces in {folders[0]} and {folders[1]}")
+    return replace(compare(*map(str, folders)), labels=("run 1", "run 2"))
+
+
+def run_against(
+    reference: str, command: Sequence[str], compare: Compare, *, halts: bool
+) -> tuple[Difference | None, int]:
+    """Record a program, and compare it with a recorded run, while it runs with ``halts``.
+
+    Returns:
+        The difference, None if nothing was recorded; and the exit status of the program, 0 if it
+        was stopped at a difference.
+
+    Raises:
+        UsageError: there is no program.
+        LaunchError: it could not be started.
+    """
+    _check(command, "traincheck diff A --against")
+    folder = _new_folder(command, "")
+    watcher = _Watcher(reference, folder, compare) if halts else None
+    status = _record(command, _settings(folder, reference), watcher)
+    if watcher is not None and watcher.is_stopped:
+        status = 0
+    try:
+        found = compare(reference, str(folder))
+    except TraceFormatError as error:
+        say(f"traincheck: {error.message}")
+        return None, status
+    say(f"traincheck: trace in {folder}")
+    return found, status
+
+
+class _Watcher:
+    """Compares a run while it is recorded, and stops the program at the first difference."""
+
+    def __init__(self, reference: str, folder: Path, compare: Compare) -> None:
+        self.is_stopped = False
+        self._reference, self._folder, self._compare = reference, folder, compare
+        self._ended = threading.Event()
+        self._stop: ProgramStopper | None = None
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="traincheck-diff")
+
+    def start(self, process: subprocess.Popen[bytes]) -> None:
+        """The program runs."""
+        from traincheck.collect.launch.signals import ProgramStopper
+
+        self._stop = ProgramStopper(process, self._folder)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """The program has ended."""
+        self._ended.set()
+        if self._stop is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        wait_s = _FIRST_LOOK_S
+        while not self._ended.wait(wait_s):
+            began = time.monotonic()
+            if self._differs():
+                self.is_stopped = True
+                assert self._stop is not None
+                self._stop()
+                return
+            wait_s = max(_FIRST_LOOK_S, min(_LATEST_LOOK_S, _SHARE * (time.monotonic() - began)))
+
+    def _differs(self) -> bool:
+        try:
+            return self._compare(self._reference, str(self._folder)).first is not None
+        except TraincheckError:  # nothing is recorded yet
+            return False
+
+
+def _record(command: Sequence[str], settings: Settings, watcher: _Watcher | None) -> int:
+    from traincheck.collect.launch.launcher import launch
+
+    try:
+        outcome = launch(command, settings, on_start=None if watcher is None else watcher.start)
+    finally:
+        if watcher is not None:
+            watcher.finish()
+    if outcome.exit_status and not (watcher and watcher.is_stopped):
+        say(f"traincheck: the program ended with exit status {outcome.exit_status}")
+    return outcome.exit_status
+
+
+def _settings(folder: Path, reference: str | None = None) -> Settings:
+    """The view in which the reference was recorded; else the view of comparisons, with outputs."""
+    from traincheck.collect.launch.settings import Settings
+    from traincheck.schema.claims import own_needs
+    from traincheck.schema.comparison.diff_view import DIFF, DIFF_NEEDS
+    from traincheck.store.reader import TraceReader
+
+    common: dict[str, Any] = {"directory": str(folder.absolute()), "run_id": folder.name}
+    if reference is None:
+        return Settings(
+            **common, view=DIFF, outputs="all", whole=True, source=True, needs=DIFF_NEEDS
+        )
+    manifest = TraceReader(reference).manifest
+    known = dict(manifest.settings) if manifest is not None else {}
+    needs = known.pop("needs", None)
+    names = ("level", "every", "warmup", "whole", "fold", "view", "outputs", "sketch")
+    chosen = {name: known[name] for name in names if name in known}
+    packages = tuple(known.get("instrument", ()))
+    own = None if needs is None else own_needs(needs)
+    return Settings(**common, **chosen, instrument=packages, needs=own)
+
+
+def _new_folder(command: Sequence[str], suffix: str) -> Path:
+    from traincheck.collect.launch.launcher import new_run_id
+
+    return Path(_TRACES) / f"{new_run_id(command)}{suffix}"
+
+
+def _check(command: Sequence[str], example: str) -> None:
+    from traincheck.collect.launch.launcher import check_command
+
+    if not command:
+        raise UsageError("no program to run", fix=f"{example} -- python train.py")
+    check_command(command, example=f"{example} --")

@@ -18,8 +18,9 @@ from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.words import counted, joined
 
 from . import _completion
-from ._outputs import force_option, require_writable
-from .details.invariant_text import explain_dropped, print_message, show_why
+from ._invariant_text import explain_dropped, print_message, show_why
+from ._options import shared
+from ._outputs import require_writable
 
 if TYPE_CHECKING:
     from traincheck.infer.engine import InferResult, Run
@@ -31,20 +32,9 @@ DEFAULT_OUTPUT = "invariant.json"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "-t",
-    "--trace",
-    "traces",
-    metavar="DIR",
-    shell_complete=_completion.folders,
-    multiple=True,
-    help="Reference run, or folder of runs. Repeatable.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    shell_complete=_completion.files,
+@shared("traces")
+@shared(
+    "output",
     help=f"Write the invariants to this file. [default: {DEFAULT_OUTPUT}, or the file of --update]",
 )
 @click.option(
@@ -53,7 +43,7 @@ DEFAULT_OUTPUT = "invariant.json"
     shell_complete=_completion.files,
     help="Learn from the runs of this file too, without reading their traces again.",
 )
-@force_option
+@shared("force")
 @click.option(
     "--relation",
     "names",
@@ -113,7 +103,8 @@ def infer(**options: Any) -> None:
             raise UsageError("no run to learn from", fix="name a run: -t DIR")
         explain_dropped(output, why_not)
         return
-    require_writable(output, replaces=options["force"] or _is_same(output, update))
+    is_same = update is not None and os.path.realpath(output) == os.path.realpath(update)
+    require_writable(output, replaces=options["force"] or is_same)
     before = [] if update is None else known_runs(update)
     limits = limits_of(
         [] if update is None else [update], options["confidence"], options["min_examples"]
@@ -129,16 +120,20 @@ def infer(**options: Any) -> None:
             on_progress=on_progress,
             known=before,
         )
-    _reject_empty(result, options["traces"])
+    where = ", ".join(options["traces"])
+    if not result.events:
+        raise TraceFormatError(f"{where} has no events", fix="record the run again")
+    if not result.steps:
+        raise TraceFormatError(
+            f"{where} has no complete training step",
+            fix="record a run with a few optimizer steps, and show its contents with "
+            "traincheck trace show",
+        )
     save(result, output, limits)
     summarize(result, output)
     _print_notes(runs)
     if why_not is not None:
         show_why(why_not, result.invariants, result.dropped)
-
-
-def _is_same(output: str, update: str | None) -> bool:
-    return update is not None and os.path.realpath(output) == os.path.realpath(update)
 
 
 def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[str, Relation] | None:
@@ -186,18 +181,6 @@ def _print_notes(runs: Sequence[Run]) -> None:
                 names.setdefault(note, []).append(run.name)
     for note, told in names.items():
         print_message(f"  note: {joined(told)}: {note}")
-
-
-def _reject_empty(result: InferResult, traces: Sequence[str]) -> None:
-    where = ", ".join(traces)
-    if not result.events:
-        raise TraceFormatError(f"{where} has no events", fix="record the run again")
-    if not result.steps:
-        raise TraceFormatError(
-            f"{where} has no complete training step",
-            fix="record a run with a few optimizer steps, and show its contents with "
-            "traincheck trace show",
-        )
 
 
 def summarize(result: InferResult, output: str) -> None:

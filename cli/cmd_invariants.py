@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,8 +16,7 @@ from traincheck.errors import UsageError, nearest
 from traincheck.schema.words import counted, printable
 
 from . import _completion
-from ._outputs import force_option, require_writable
-from .details.invariant_text import (
+from ._invariant_text import (
     cells,
     details,
     print_json,
@@ -26,6 +25,8 @@ from .details.invariant_text import (
     severity,
     summary_json,
 )
+from ._options import form, shared
+from ._outputs import require_writable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,23 +34,10 @@ if TYPE_CHECKING:
     from traincheck.schema.claims import Invariant
     from traincheck.schema.findings import Report
 
-_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 _DEFAULT = "invariant.json"
 _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
 _DIFFERENT = _VIOLATED = 1
-
-
-def _format_option(command: _Decorated) -> _Decorated:
-    option = click.option(
-        "--format",
-        "form",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="Format of the output.",
-    )
-    return option(command)
 
 
 @click.group(context_settings=_CONTEXT)
@@ -78,7 +66,7 @@ def invariants() -> None:
 @click.option(
     "--text", metavar="TEXT", default="", help="List only invariants whose sentence contains TEXT."
 )
-@_format_option
+@form("text", "json")
 def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
     """List invariants: id, relation, severity, examples, confidence, sentence.
 
@@ -116,7 +104,7 @@ def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
     show_default=True,
     help="File that holds the invariant.",
 )
-@_format_option
+@form("text", "json")
 def show(id_: str, where: str | None, file: str, form: str) -> None:
     """Show one invariant in detail. ID can be a prefix.
 
@@ -141,7 +129,7 @@ def show(id_: str, where: str | None, file: str, form: str) -> None:
 @invariants.command()
 @click.argument("before", metavar="A", shell_complete=_completion.files)
 @click.argument("after", metavar="B", shell_complete=_completion.files)
-@_format_option
+@form("text", "json")
 def diff(before: str, after: str, form: str) -> int:
     """Compare two files: invariants added, removed, or under another condition in B.
 
@@ -186,15 +174,8 @@ def diff(before: str, after: str, form: str) -> int:
 @click.argument(
     "files", metavar="FILE...", shell_complete=_completion.files, nargs=-1, required=True
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    shell_complete=_completion.files,
-    required=True,
-    help="Write the invariants to this file.",
-)
-@force_option
+@shared("output", required=True, help="Write the invariants to this file.")
+@shared("force")
 def merge(files: Sequence[str], output: str, force: bool) -> None:
     """Learn from the runs of several files at once, using the statistics beside the files.
 
@@ -219,17 +200,8 @@ def merge(files: Sequence[str], output: str, force: bool) -> None:
 
 @invariants.command()
 @click.argument("file", metavar="FILE", shell_complete=_completion.files)
-@click.option(
-    "-t",
-    "--trace",
-    "traces",
-    metavar="DIR",
-    shell_complete=_completion.folders,
-    multiple=True,
-    required=True,
-    help="Reference run, or folder of runs. Repeatable.",
-)
-@_format_option
+@shared("traces", required=True)
+@form("text", "json")
 def validate(file: str, traces: Sequence[str], form: str) -> int:
     """Replay good runs and report which invariants hold, are violated, or are not triggered.
 
@@ -271,17 +243,12 @@ def _by_verdict(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[
         if worst == "violated":
             views = [view for view, verdict in verdicts.items() if verdict == worst]
             entry = {"id": one.id, "text": one.text, "views": views}
-            entry |= _evidence(reports[views[0]], one.id)
+            findings = reports[views[0]].findings
+            finding = next((f for f in findings if f.check == one.id), None)
+            if finding is not None:
+                entry |= {k: getattr(finding, k) for k in ("step", "expected", "observed")}
         found[worst].append(entry)
     return found
-
-
-def _evidence(report: Report, id_: str) -> dict[str, Any]:
-    for finding in report.findings:
-        if finding.check == id_:
-            keys = ("step", "expected", "observed")
-            return {key: getattr(finding, key) for key in keys}
-    return {}
 
 
 def _print_run(run: Path, found: dict[str, Any]) -> None:

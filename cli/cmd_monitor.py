@@ -1,6 +1,6 @@
-"""traincheck monitor: record the metrics of a training program, and show them at its end.
+"""traincheck monitor and traincheck metrics: record the metrics of a training program, show them.
 
-Reads the command line; collect/launch/launcher.py runs the program, metrics/ reads the trace.
+Read the command line; collect/launch/launcher.py runs the program, metrics/ reads the trace.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import TraincheckError, UsageError
 from traincheck.schema.metrics.requests import (
     COMPARED,
@@ -29,7 +28,8 @@ from traincheck.schema.metrics.requests import (
 from traincheck.schema.words import printable
 
 from . import _completion
-from ._broken_pipe import ignore_closed_stderr, line_start
+from ._options import form, overridden, shared
+from ._os_errors import ignore_closed_stderr, line_start, say
 from ._program_args import PROGRAM, ProgramCommand, program_command
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from traincheck.config import MetricConfig, MonitorConfig
 
 _EVERY, _WARMUP = 20, 10
+_STEPS = 2  # numbers in a range of steps
 _SHOWN = 12  # rows of a table at the end of a run
 
 
@@ -44,25 +45,9 @@ _SHOWN = 12  # rows of a table at the end of a run
 @click.argument(
     "script", required=False, metavar="SCRIPT [ARGS]...", shell_complete=_completion.files
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    shell_complete=_completion.folders,
-    help="New folder for the trace. [default: a new one under traces/]",
-)
-@click.option(
-    "--every",
-    type=click.IntRange(min=1, max=MOST_STEPS),
-    metavar="N",
-    help=f"Measure every N-th step.  [default: {_EVERY}]",
-)
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=0, max=MOST_STEPS),
-    metavar="N",
-    help=f"Also measure the first N steps.  [default: {_WARMUP}]",
-)
+@shared("output_folder")
+@shared("every", help=f"Measure every N-th step.  [default: {_EVERY}]")
+@shared("warmup", help=f"Also measure the first N steps.  [default: {_WARMUP}]")
 @click.option(
     "--metrics",
     metavar="KIND:STATISTICS",
@@ -97,10 +82,9 @@ _SHOWN = 12  # rows of a table at the end of a run
     help="Refined coordinate check: how much of the change of each layer's output comes from its "
     "weights, and how much from its input.",
 )
-@click.option(
-    "--to",
-    type=click.Choice(["wandb", "mlflow", "tensorboard"]),
-    help="Also send the metrics to an experiment tracker, when the program has ended.",
+@shared(
+    "tracker",
+    help="Also send the metrics to wandb, mlflow, tensorboard or another tracker, at the end.",
 )
 @click.option("--quiet", is_flag=True, help="Do not print the metrics when the run has ended.")
 @click.pass_context
@@ -137,7 +121,7 @@ def monitor(ctx: click.Context, /, **options: Any) -> int:
     from traincheck.schema.claims import Needs
 
     command = program_command(ctx.meta[PROGRAM], "traincheck monitor")
-    config = _configuration(options, load_config().monitor)
+    config = overridden(load_config().monitor, options, " in [monitor]")
     run_id = new_run_id(command)
     directory = Path(config.output or Path("traces") / run_id)
     settings = Settings(
@@ -151,8 +135,7 @@ def monitor(ctx: click.Context, /, **options: Any) -> int:
     )
     outcome = launch(command, settings)
     if options["to"]:
-        with ignore_closed_stderr():
-            click.echo(line_start(sys.stderr) + _sent(directory, options["to"]), err=True)
+        say(_sent(directory, options["to"]))
     if not options["quiet"]:
         with ignore_closed_stderr():
             sys.stderr.write(line_start(sys.stderr))
@@ -161,32 +144,23 @@ def monitor(ctx: click.Context, /, **options: Any) -> int:
     return outcome.exit_status
 
 
-def _configuration(options: dict[str, Any], config: MonitorConfig) -> MonitorConfig:
-    """Values of the configuration file, where the command line does not say otherwise.
-
-    Raises:
-        UsageError: a number of steps in the file is too small or too large.
-    """
-    for name, lowest in (("every", 1), ("warmup", 0)):
-        value = getattr(config, name)
-        if value is not None and not lowest <= value <= MOST_STEPS:
-            raise UsageError(
-                f"{name} in [monitor] is {value}",
-                fix=f"make it a number from {lowest} to {MOST_STEPS}",
-            )
-    given = {name: options[name] for name in config.__struct_fields__}
-    return config.replace(
-        **{n: v for n, v in given.items() if v is not None and v is not False and v != ()}
-    )
-
-
 def _view(config: MonitorConfig) -> MonitorView:
     checked(config.modules, "--modules")
     checked(config.exclude, "--exclude")
     for plugin in config.plugin:
         if not Path(plugin).is_file():
             raise UsageError(f"--plugin {plugin!r} is not a file", fix="name a Python file")
-    reference = _reference(config)
+    # INITIAL, the absolute path of a file, or nothing.
+    given = config.reference or (INITIAL if config.rcc else "")
+    if given in ("", INITIAL):
+        reference = given
+    else:
+        if not Path(given).is_file():
+            raise UsageError(
+                f"--reference {given!r} is not a file",
+                fix=f"name a file with a state dict, or write --reference {INITIAL}",
+            )
+        reference = str(Path(given).absolute())
     usual = (*DEFAULT, *DIFFERENCES) if reference else DEFAULT
     requests = tuple(map(_request, config.metrics or usual))
     if not reference and any(one.on in COMPARED for one in requests):
@@ -205,19 +179,6 @@ def _request(given: str | MetricConfig) -> MetricRequest:
     if isinstance(given, str):
         return parse_requests([given])[0]
     return request(given.on, given.statistics, modules=given.modules, per=given.per)
-
-
-def _reference(config: MonitorConfig) -> str:
-    """INITIAL, the absolute path of a file, or nothing."""
-    given = config.reference or (INITIAL if config.rcc else "")
-    if given in ("", INITIAL):
-        return given
-    if not Path(given).is_file():
-        raise UsageError(
-            f"--reference {given!r} is not a file",
-            fix=f"name a file with a state dict, or write --reference {INITIAL}",
-        )
-    return str(Path(given).absolute())
 
 
 def _sent(directory: Path, name: str) -> str:
@@ -260,3 +221,97 @@ def _summary(outcome: Outcome, directory: Path) -> Iterator[str]:
         yield f"traincheck: no metrics in {where}: {error.message}"
         for note in outcome.notes:
             yield f"note      {note}"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("directory", metavar="DIR", shell_complete=_completion.folders)
+@click.option(
+    "--select",
+    metavar="PATTERN",
+    multiple=True,
+    help="Show only metrics whose key matches, e.g. 'activation/*/rms'; * matches anything. "
+    "Repeatable.",
+)
+@click.option("--steps", metavar="A:B", help="Show only steps A to B, without B.")
+@click.option(
+    "--by",
+    type=click.Choice(["layer", "step"]),
+    default="layer",
+    show_default=True,
+    help="One row for each module or variable, or one for each number of each step.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=40,
+    show_default=True,
+    help="Rows of each table; 0 for all.",
+)
+@form("text", "csv", "json")
+@shared("tracker")
+def metrics(
+    directory: str,
+    *,
+    select: tuple[str, ...],
+    steps: str | None,
+    by: str,
+    limit: int,
+    form: str,
+    to: str | None,
+) -> None:
+    """Show the metrics of a run that was recorded with `traincheck monitor`.
+
+    Numbers of micro-batches, calls and ranks are combined exactly. The trend shows the course from
+    the first to the last step.
+
+    \b
+    Examples:
+      traincheck metrics traces/m1
+      traincheck metrics traces/m1 --select 'activation/*/rms' --steps 100:200
+      traincheck metrics traces/m1 --by step --format csv > metrics.csv
+      WANDB_MODE=offline traincheck metrics traces/m1 --to wandb
+    """  # noqa: D301  # click reads the escape
+    from traincheck.metrics.formats import write_csv, write_json
+    from traincheck.metrics.notable import notable
+    from traincheck.metrics.table import layer_tables, step_table
+    from traincheck.metrics.trace import read_run
+
+    found = read_run(directory).select(*select, steps=_range(steps))
+    if not found:
+        raise UsageError(
+            f"no metric of {directory} matches these options",
+            fix=f"traincheck metrics {directory} lists what there is",
+        )
+    if to is not None:
+        from traincheck.metrics.trackers import send, tracker_of
+
+        send(found, tracker_of(to))
+        click.echo(f"{len(found):,} metrics of {len(found.steps):,} steps sent to {to}", err=True)
+    elif form == "csv":
+        write_csv(found, sys.stdout)
+    elif form == "json":
+        write_json(found, sys.stdout)
+    else:
+        lines = layer_tables(found, limit) if by == "layer" else step_table(found, limit)
+        for line in lines:
+            click.echo(line)
+        for line in notable(found):
+            click.echo(f"notable: {printable(line)}", err=True)
+    for one in found.failed:
+        click.echo(
+            f"failed: metric {one.get('metric')!r} of {one.get('on')}: {one.get('error')}, at step "
+            f"{one.get('step')}; not taken since",
+            err=True,
+        )
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def _range(text: str | None) -> range | None:
+    """The steps of ``a:b``; either end may be left out."""
+    if text is None:
+        return None
+    parts = text.split(":")
+    if len(parts) == _STEPS and all(not p or p.isdecimal() for p in parts):
+        return range(int(parts[0] or 0), int(parts[1] or 1 << 62))
+    raise UsageError(f"--steps is {text!r}", fix="for example --steps 100:200")

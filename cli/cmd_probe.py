@@ -6,7 +6,6 @@ Reads the command line; collect/probes/ makes the experiments, the rules TC00x j
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,17 +17,13 @@ from traincheck.schema.layout import PROBED
 from traincheck.schema.probes.names import Status
 
 from . import _completion
-from ._broken_pipe import ignore_closed_stderr, line_start
-from ._check_options import configuration, presentation, selection_options
-from ._outputs import report_option, reports_of, require_writable, write_report
-from ._page import html_option, write_page
+from ._options import SELECTION, configuration, presentation, shared, shared_all
+from ._outputs import reports_of, require_writable, watcher_for, write_check_page, write_report
 from ._program_args import PROGRAM, ProgramCommand, check_command_line, program_command
-from .details.stop_at import StopAt
 from .main import OUR_BUG
 
 if TYPE_CHECKING:
-    from traincheck.check.engine import Engine
-    from traincheck.config import Config
+    pass
 
 _TRACES = "traces"
 _SCOPE = "only experiments were made: traincheck run --probe also checks the other rules"
@@ -39,22 +34,16 @@ _RULES = ("TC00",)
 @click.argument(
     "script", required=False, metavar="SCRIPT [ARGS]...", shell_complete=_completion.files
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    shell_complete=_completion.folders,
-    help="New folder for the trace. [default: a new one under traces/]",
-)
+@shared("output_folder")
 @click.option(
     "--continue",
     "goes_on",
     is_flag=True,
     help="Let the program run to its end. [default: end it after the last experiment]",
 )
-@selection_options
-@report_option
-@html_option
+@shared_all(*SELECTION)
+@shared("reports")
+@shared("html")
 @click.pass_context
 def probe(ctx: click.Context, /, **options: Any) -> int:
     """Test how a program trains by experiments on copies of its process.
@@ -83,24 +72,27 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
       0  none of these
       2  bad input or usage; the program was not started
     """  # noqa: D301  # click reads the escape
+    from traincheck.api import make_engine
     from traincheck.collect.launch.launcher import launch, new_run_id
     from traincheck.collect.launch.settings import Settings
-    from traincheck.report.run_summary import RunSummary, write_run_summary
+    from traincheck.report.run_summary import RunSummary
 
-    from ._live import LiveCheck
+    from ._live import LiveCheck, StopAt, write_summary
 
     command = program_command(ctx.meta[PROGRAM], "traincheck probe")
-    sinks = reports_of(options["reports"])
+    formats = reports_of(options["reports"])
     require_writable(options["html"])
     config = configuration(options)
     shown = presentation(options, config)
-    engine = _engine(options, config)
+    # The rules about probes, or those of them that are selected.
+    engine = make_engine(config=config if options["select"] else config.narrowed(_RULES, ()))
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     settings = Settings(
         directory=str(directory.absolute()), run_id=run_id, needs=engine.needs, probe=True
     )
     live = LiveCheck(engine, Path(settings.directory))
+    live.watcher = watcher_for(options["html"])
     stopper = StopAt(Path(settings.directory), PROBED, is_on=not options["goes_on"])
 
     def start(process: subprocess.Popen[bytes]) -> None:
@@ -112,31 +104,22 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
     finally:
         stopper.end()
     report = replace(live.finish(), presentation=shown)
-    trace = f"{directory}; full report: {check_command_line(directory, options)}"
-    with ignore_closed_stderr():
-        sys.stderr.write(line_start(sys.stderr))
-        summary = RunSummary(
+    check = check_command_line(directory, options)
+    write_summary(
+        RunSummary(
             report=report,
             watched=live.watched,
-            trace=trace,
-            check=check_command_line(directory, options),
+            trace=f"{directory}; full report: {check}",
+            check=check,
             is_probed=True,
             scope="" if options["select"] else _SCOPE,
         )
-        write_run_summary(summary, sys.stderr)
-    for sink, path in sinks:
-        write_report(report, sink, path)
-    write_page(options["html"], directory, report=report)
+    )
+    for write, path in formats:
+        write_report(report, write, path)
+    write_check_page(options["html"], directory, report, live.watcher)
     is_ours = any(event.status == Status.FAILED for event in live.watched.probes)
     status = OUR_BUG if is_ours and report.exit_status != FINDINGS else report.exit_status
     if status == FINDINGS or stopper.has_stopped:
         return status
     return outcome.exit_status or status
-
-
-def _engine(options: dict[str, Any], config: Config) -> Engine:
-    """The rules about probes, or those of them that are selected."""
-    from traincheck.api import make_engine
-
-    chosen = config if options["select"] else config.narrowed(_RULES, ())
-    return make_engine(config=chosen)

@@ -19,10 +19,9 @@ from traincheck.schema.findings import FINDINGS
 from traincheck.schema.layout import EVENT_GLOB, PROFILED
 
 from . import _completion
-from ._outputs import require_writable
-from ._page import html_option, write_page
+from ._options import form, shared
+from ._outputs import require_writable, write_page
 from ._program_args import PROGRAM, Program, ProgramCommand, is_command
-from .details.stop_at import StopAt
 
 if TYPE_CHECKING:
     from traincheck.profile.numbers import Profile
@@ -71,28 +70,15 @@ class ProfileCommand(ProgramCommand):
 @click.option("--sort", metavar="COLUMN", help="List the layers in the order of this column.")
 @click.option("--columns", metavar="NAMES", help="Columns of the table, separated by commas.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show only the first N rows.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "csv"]),
-    default="text",
-    show_default=True,
-    help="Format of the profile.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    shell_complete=_completion.files,
-    help="Write the profile to FILE. [default: stdout]",
-)
+@form("text", "json", "csv", help="Format of the profile.")
+@shared("output", help="Write the profile to FILE. [default: stdout]")
 @click.option(
     "--trace",
     metavar="DIR",
     shell_complete=_completion.folders,
     help="New folder for the trace; it is kept.",
 )
-@html_option
+@shared("html")
 @click.option("--rank", type=click.IntRange(min=0), help="Show this rank. [default: the lowest]")
 @click.option("--stop", is_flag=True, help="End the program after the profiled steps.")
 @click.option(
@@ -144,7 +130,9 @@ def profile(ctx: click.Context, /, **options: Any) -> int:
     if script is not None and _is_trace(script):
         if options["first_nonfinite"]:
             return _first_nonfinite(Path(script), options)
-        found = _read(Path(script), options)
+        from traincheck.profile.numbers import read_profile
+
+        found = read_profile(Path(script), rank=options["rank"])
         _write(found, table, options)
         write_page(options["html"], script, profile=found)
         return 0
@@ -171,6 +159,9 @@ def _run(program: Program, table: TableOptions, options: dict[str, Any]) -> int:
     from traincheck.collect.launch.launcher import launch, new_run_id
     from traincheck.collect.launch.settings import Settings
     from traincheck.schema.claims import Needs
+    from traincheck.store.reader import TraceReader
+
+    from ._live import StopAt
 
     command = _command(program)
     with tempfile.TemporaryDirectory(prefix="traincheck-profile-") as folder:
@@ -189,7 +180,10 @@ def _run(program: Program, table: TableOptions, options: dict[str, Any]) -> int:
         status = 0 if stopper.has_stopped else outcome.exit_status
         found = _profiles(directory)
         if not found:
-            _warn(f"no step was profiled: {_why_none(directory, options)}")
+            events = TraceReader(directory, may_be_empty=True).events()
+            steps = sum(1 for event in events if event.kind == "step")
+            why = f"the run had {steps} steps, and --step is {options['step']}"
+            _warn(f"no step was profiled: {why if steps else 'no training step was seen'}")
             return status or _NOTHING_CHECKED
         profile = _of_rank(found, options["rank"])
         if len(found) > 1:
@@ -224,16 +218,6 @@ def _command(program: Program) -> list[str]:
     return script_command(script, words)
 
 
-def _why_none(directory: Path, options: dict[str, Any]) -> str:
-    from traincheck.store.reader import TraceReader
-
-    events = TraceReader(directory, may_be_empty=True).events()
-    steps = sum(1 for event in events if event.kind == "step")
-    if not steps:
-        return "no training step was seen"
-    return f"the run had {steps} steps, and --step is {options['step']}"
-
-
 # -- traces and files
 
 
@@ -251,12 +235,6 @@ def _of_rank(found: dict[int, Profile], rank: int | None) -> Profile:
     return found[min(found) if rank is None else rank]
 
 
-def _read(directory: Path, options: dict[str, Any]) -> Profile:
-    from traincheck.profile.numbers import read_profile
-
-    return read_profile(directory, rank=options["rank"])
-
-
 def _write(profile: Profile, table: TableOptions, options: dict[str, Any]) -> None:
     if options["form"] == "json":
         from traincheck.profile.tree import document
@@ -264,7 +242,14 @@ def _write(profile: Profile, table: TableOptions, options: dict[str, Any]) -> No
 
         text = dump_json(document(profile)).decode() + "\n"
     elif options["form"] == "csv":
-        text = _csv(profile)
+        from traincheck.profile.tree import rows_of
+
+        rows, written = rows_of(profile.typical), io.StringIO()
+        if rows:
+            writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        text = written.getvalue()
     else:
         from traincheck.profile.table import table as table_text
 
@@ -277,18 +262,6 @@ def _put(text: str, output: str | None) -> None:
         click.echo(text, nl=False)
     else:
         Path(output).write_text(text, encoding="utf-8")
-
-
-def _csv(profile: Profile) -> str:
-    from traincheck.profile.tree import rows_of
-
-    rows = rows_of(profile.typical)
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue()
 
 
 def _compare(options: dict[str, Any]) -> int:

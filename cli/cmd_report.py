@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.presets import preset_names, preset_path
+from traincheck.presets import preset_path
 
 from . import _completion
-from ._check_options import config_option, configuration, ignore_option, select_option
-from ._outputs import require_writable
-from ._page import save_page
+from ._options import configuration, shared
+from ._outputs import require_writable, save_page
 from .cmd_check import one_run, progress
 
 if TYPE_CHECKING:
-    from traincheck.diff.difference import Difference
-    from traincheck.store.reader import TraceReader
+    pass
 
 _NAME = "report.html"
 
@@ -34,35 +32,13 @@ _NAME = "report.html"
     shell_complete=_completion.folders,
     help="Also compare the run with this one, and mark the first difference.",
 )
-@click.option(
-    "-i",
-    "--invariants",
-    metavar="INV",
-    shell_complete=_completion.files,
-    multiple=True,
-    help="Check the invariants of this file (from traincheck-infer). Repeatable.",
-)
-@click.option(
-    "--preset",
-    "presets",
-    metavar="NAME",
-    shell_complete=_completion.presets,
-    multiple=True,
-    help=f"Check invariants shipped with traincheck: {', '.join(preset_names())}. Repeatable.",
-)
-@click.option("--no-rules", is_flag=True, help="Skip the built-in rules.")
-@select_option
-@ignore_option
-@config_option
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    default=_NAME,
-    show_default=True,
-    shell_complete=_completion.files,
-    help="Where to write the page.",
-)
+@shared("invariants")
+@shared("presets")
+@shared("no_rules")
+@shared("select")
+@shared("ignore")
+@shared("config")
+@shared("output", default=_NAME, show_default=True, help="Where to write the page.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 def report(**options: Any) -> int:
     """Write a page about a recorded run: findings, curves, layers over steps, steps in detail.
@@ -99,7 +75,12 @@ def report(**options: Any) -> int:
         sources=SourceFiles(lambda: root_of(reader), trusted_folders(run)),
         program=lambda: program_of(reader),
     )
-    other, difference = _compared(run, options["against"])
+    other, difference = None, None
+    if options["against"] is not None:
+        from traincheck.diff.library import diff
+
+        against = one_run(options["against"])
+        other, difference = TraceReader(against), diff(against, run)
     with progress(reader):
         html, found = page_of_run(engine, reader, against=other, difference=difference)
     path = Path(options["output"])
@@ -109,14 +90,3 @@ def report(**options: Any) -> int:
     if options["opens"]:
         webbrowser.open_new_tab(path.absolute().as_uri())
     return 0
-
-
-def _compared(run: Path, against: str | None) -> tuple[TraceReader | None, Difference | None]:
-    """The other run, and what it differs by from this one."""
-    if against is None:
-        return None, None
-    from traincheck.diff.library import diff
-    from traincheck.store.reader import TraceReader
-
-    other = one_run(against)
-    return TraceReader(other), diff(other, run)

@@ -13,6 +13,7 @@ import click
 from traincheck.errors import UsageError, suggested
 
 from . import _completion
+from ._options import form
 
 if TYPE_CHECKING:
     from traincheck.rules.docs import RuleDocs
@@ -29,14 +30,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
     shell_complete=_completion.codes,
     help="Show the documentation of one rule, by code or name.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("text", "json")),
-    default="text",
-    show_default=True,
-    help="Format of the output.",
-)
+@form("text", "json")
 def rules(stray: tuple[str, ...], explain: str | None, form: str) -> None:
     """List the built-in rules, which need no reference run.
 
@@ -64,12 +58,8 @@ def rules(stray: tuple[str, ...], explain: str | None, form: str) -> None:
     elif sys.stdout.isatty():
         _show_groups(known)
     else:
-        click.echo(_lines(known))
-
-
-def _lines(known: Sequence[Rule]) -> str:
-    """A line for each rule: code, severity, and what it finds."""
-    return "\n".join(f"{docs.code}  {docs.severity:<7}  {_summary(docs)}" for docs in _docs(known))
+        for docs in _docs(known):
+            click.echo(f"{docs.code}  {docs.severity:<7}  {_summary(docs)}")
 
 
 def _summary(docs: RuleDocs) -> str:

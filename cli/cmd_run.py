@@ -5,11 +5,9 @@ Reads the command line; collect/launch/launcher.py runs the program, check/engin
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import TraincheckError
 from traincheck.schema.findings import FINDINGS
 
 from . import _completion
-from ._broken_pipe import ignore_closed_stderr, line_start
-from ._check_options import configuration, presentation, selection_options, stall_option
-from ._outputs import report_option, reports_of, require_writable, write_report
-from ._page import html_option, write_page
+from ._options import RECEIVERS, SELECTION, Size, configuration, presentation, shared, shared_all
+from ._os_errors import say
+from ._outputs import (
+    chosen_routes,
+    notifying,
+    reports_of,
+    require_writable,
+    watcher_for,
+    write_check_page,
+    write_report,
+)
 from ._program_args import (
     PROGRAM,
     ProgramCommand,
@@ -33,15 +37,12 @@ from ._program_args import (
     program_command,
     require_checks,
 )
-from ._sinks import chosen_routes, notifying, sink_options
-from ._sizes import Size
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
-    from traincheck.check.suppression.policy import Baseline
     from traincheck.collect.launch.launcher import Outcome
     from traincheck.collect.launch.settings import Settings
-    from traincheck.config import Config
+    from traincheck.page.build import Watcher
     from traincheck.schema.findings import Report
 
     from ._live import LiveCheck
@@ -54,52 +55,26 @@ _MAX_TRACE = 100_000_000  # bytes
 @click.argument(
     "script", required=False, metavar="SCRIPT [ARGS]...", shell_complete=_completion.files
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    shell_complete=_completion.folders,
-    help="New folder for the trace; it is kept.",
-)
+@shared("output_folder", help="New folder for the trace; it is kept.")
 @click.option(
     "--keep",
     is_flag=True,
     help="Keep the trace, in a folder under traces/, even if there are no findings.",
 )
-@click.option(
-    "-i",
-    "--invariants",
-    metavar="INV",
-    shell_complete=_completion.files,
-    multiple=True,
-    help="Also check the invariants of this file. Repeatable.",
-)
-@click.option("--no-rules", is_flag=True, help="Skip the built-in rules.")
-@click.option(
-    "--every",
-    type=click.IntRange(min=1, max=MOST_STEPS),
-    metavar="N",
-    help="Check every N-th step.",
-)
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=0, max=MOST_STEPS),
-    metavar="N",
-    help="Check the first N steps in full, regardless of --every. Some bugs need consecutive steps "
-    "to show (for example gradients cleared before they are used).",
-)
-@stall_option
-@selection_options
-@click.option(
-    "--baseline",
-    metavar="FILE",
-    shell_complete=_completion.files,
+@shared("invariants", help="Also check the invariants of this file. Repeatable.")
+@shared("no_rules")
+@shared("every")
+@shared("warmup")
+@shared("stall_timeout")
+@shared_all(*SELECTION)
+@shared(
+    "baseline",
     help="Count the findings of this file, but do not report them. Made with traincheck check "
     "--write-baseline.",
 )
-@report_option
-@html_option
-@sink_options
+@shared("reports")
+@shared("html")
+@shared_all(*RECEIVERS)
 @click.option(
     "--max-trace",
     type=Size(),
@@ -107,16 +82,8 @@ _MAX_TRACE = 100_000_000  # bytes
     help="Drop checked events when the trace exceeds this size, e.g. 500MB; 0 means no limit. "
     "[default: 100MB, or 0 with -o or --keep]",
 )
-@click.option(
-    "--probe",
-    is_flag=True,
-    help="Also make experiments on copies of the process: see traincheck probe.",
-)
-@click.option(
-    "--no-source",
-    is_flag=True,
-    help="Keep no copies of the program's source files in the trace.",
-)
+@shared("probe")
+@shared("no_source")
 @click.option(
     "--live",
     "is_live",
@@ -125,9 +92,7 @@ _MAX_TRACE = 100_000_000  # bytes
     "all of its output follows when the view ends. The program gets no input from the keyboard.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="List the themes of the checks that held.")
-@click.option(
-    "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
-)
+@shared("halt")
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> int:
     """Run a training program and report silent bugs.
@@ -155,22 +120,27 @@ def run(ctx: click.Context, /, **options: Any) -> int:
       2  bad input or usage; the program was not started
       3  a bug of traincheck
     """  # noqa: D301  # click reads the escape
+    from traincheck.check.suppression.policy import read_baseline
     from traincheck.collect.launch.launcher import launch, new_run_id
-    from traincheck.report.run_summary import RunSummary, write_run_summary
+    from traincheck.report.run_summary import RunSummary
 
-    from ._live import LiveCheck
+    from ._live import LiveCheck, engine_for, write_summary
 
     command = program_command(ctx.meta[PROGRAM], "traincheck run")
-    sinks = reports_of(options["reports"])
+    formats = reports_of(options["reports"])
     require_writable(options["html"])
     config = configuration(options)
     shown, routes = presentation(options, config), chosen_routes(options, config)
-    baseline = _baseline(options["baseline"])
-    engine = _engine(options, config, command)
+    baseline = read_baseline(Path(options["baseline"])) if options["baseline"] else None
+    engine = engine_for(command, options["invariants"], config, rules=not options["no_rules"])
+    require_checks(engine)
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     had_traces = Path(_TRACES).exists()
     settings = _settings(options, engine, directory=directory, run_id=run_id)
+    limit: int | None = options["max_trace"]
+    if limit is None and not (options["output"] or options["keep"]):
+        limit = _MAX_TRACE
     with notifying(routes, directory, is_silent=options["is_live"]) as notifier:
         live = LiveCheck(
             engine,
@@ -178,22 +148,26 @@ def run(ctx: click.Context, /, **options: Any) -> int:
             halts=options["halt"],
             baseline=baseline,
             stall_s=options["stall_timeout"],
-            limit=_limit(options),
+            limit=limit or None,
             is_silent=options["is_live"],
             notifier=notifier,
         )
+        live.watcher = watcher_for(options["html"])
         if options["is_live"]:
             outcome = _launch_in_view(command, settings, live)
         else:
             outcome = launch(command, settings, on_start=live.start)
         report = replace(live.finish(), presentation=shown)
-        _write_page(options["html"], directory, report)
+        _write_page(options["html"], directory, report, live.watcher)
         has_news = bool(report.findings) or outcome.exit_status != 0
         is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
         if not is_kept:
             trace = _discard(directory, had_traces=had_traces)
         else:
-            trace = _kept(directory, options, live.compact_trace())
+            gap = live.compact_trace()
+            line = check_command_line(directory, options)
+            trace = f"{shlex.quote(str(directory))}; full report: {line}"
+            trace += f"; {gap}; keep all events with --keep" if gap else ""
         summary = RunSummary(
             report=report,
             watched=live.watched,
@@ -201,24 +175,21 @@ def run(ctx: click.Context, /, **options: Any) -> int:
             check=check_command_line(directory, options),
             is_probed=options["probe"],
         )
-        with ignore_closed_stderr():
-            sys.stderr.write(line_start(sys.stderr))
-            write_run_summary(summary, sys.stderr)
-        for sink, path in sinks:
-            write_report(report, sink, path)
+        write_summary(summary)
+        for write, path in formats:
+            write_report(report, write, path)
         notifier.report(report, has_trace=bool(is_kept))
     status = report.exit_status
     return status if status == FINDINGS else outcome.exit_status or status
 
 
-def _write_page(path: str | None, directory: Path, report: Report) -> None:
+def _write_page(path: str | None, directory: Path, report: Report, watcher: Watcher | None) -> None:
     """The page, before the trace may be discarded. The summary is written in any case."""
     try:
-        write_page(path, directory, report=report)
+        write_check_page(path, directory, report, watcher)
     except Exception as error:  # the training is done: its summary must follow
         reason = error.message if isinstance(error, TraincheckError) else repr(error)
-        with ignore_closed_stderr():
-            click.echo(f"{line_start(sys.stderr)}traincheck: no page: {reason}", err=True)
+        say(f"traincheck: no page: {reason}")
 
 
 def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck) -> Outcome:
@@ -241,39 +212,6 @@ def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck)
             write_message(f"the view failed with {type(view.failure).__name__}: {view.failure}")
 
 
-def _limit(options: dict[str, Any]) -> int | None:
-    """How large the trace may get; None for no limit."""
-    given: int | None = options["max_trace"]
-    if given is None:
-        return None if options["output"] or options["keep"] else _MAX_TRACE
-    return given or None
-
-
-def _baseline(path: str | None) -> Baseline | None:
-    """The baseline to apply, read before anything is started."""
-    if path is None:
-        return None
-    from traincheck.check.suppression.policy import read_baseline
-
-    return read_baseline(Path(path))
-
-
-def _engine(options: dict[str, Any], config: Config, command: Sequence[str]) -> Engine:
-    from traincheck.api import make_engine
-    from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
-
-    program = program_in(command)
-    engine = make_engine(
-        options["invariants"],
-        rules=not options["no_rules"],
-        config=config,
-        sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
-        program=lambda: program,
-    )
-    require_checks(engine)
-    return engine
-
-
 def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_id: str) -> Settings:
     from traincheck.collect.launch.settings import Settings
 
@@ -288,12 +226,6 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
         source=not options["no_source"],
         **given,
     )
-
-
-def _kept(directory: Path, options: dict[str, Any], gap: str) -> str:
-    """Where the trace is, and what it lacks."""
-    trace = f"{shlex.quote(str(directory))}; full report: {check_command_line(directory, options)}"
-    return f"{trace}; {gap}; keep all events with --keep" if gap else trace
 
 
 def _discard(directory: Path, *, had_traces: bool) -> str:

@@ -14,6 +14,7 @@ from traincheck.errors import OutputError
 from traincheck.schema.events import KINDS
 
 from . import _completion
+from ._options import form, shared
 from .cmd_check import progress
 
 if TYPE_CHECKING:
@@ -39,14 +40,7 @@ def trace() -> None:
 
 @trace.command()
 @click.argument("directory", metavar="DIR", shell_complete=_completion.folders)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Format of the output.",
-)
+@form("text", "json")
 @click.option(
     "--top",
     type=click.IntRange(min=0),
@@ -79,41 +73,39 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
     """  # noqa: D301  # click reads the escape
     from traincheck.store.reader import TraceReader
 
-    from .details import trace_report
+    from . import _trace_report
 
     reader = TraceReader(directory)
     if as_events or any(value not in (None, ()) for value in choice.values()):
         event = None
         for event in _chosen(reader, **choice):
-            click.echo(trace_report.event_json(event) if form == "json" else _line(event))
+            shown = _trace_report.event_json if form == "json" else _trace_report.event_line
+            click.echo(shown(event))
         if event is None:
             click.echo(f"traincheck: no event of {directory} matches these options", err=True)
         return
-    overview = trace_report.overview(reader, progress)
+    overview = _trace_report.overview(reader, progress)
     if form == "json":
-        click.echo(trace_report.to_json(overview))
+        click.echo(_trace_report.to_json(overview))
     else:
-        trace_report.print_text(overview, sys.stdout, top)
+        _trace_report.print_text(overview, sys.stdout, top)
 
 
 @trace.command()
 @click.argument("directory", metavar="DIR", shell_complete=_completion.folders)
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    shell_complete=_completion.folders,
+@shared(
+    "output_folder",
     required=True,
     help="Write the files to this folder. perfetto: the file, or a folder that exists.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["parquet", "perfetto", *_METRIC_FILES, "tensorboard"]),
-    default="parquet",
-    show_default=True,
-    help="Format of the files. csv, hdf5, json and tensorboard have the metrics of a monitored "
-    "run.",
+@form(
+    "parquet",
+    "perfetto",
+    *_METRIC_FILES,
+    "tensorboard",
+    help=(
+        "Format of the files. csv, hdf5, json and tensorboard have the metrics of a monitored run."
+    ),
 )
 def export(directory: str, output: str, form: str) -> None:
     """Convert a run to Parquet, one file per kind of event, or to a timeline for Perfetto.
@@ -140,7 +132,15 @@ def export(directory: str, output: str, form: str) -> None:
     from traincheck.store.reader import TraceReader
 
     if form == "perfetto":
-        _export_perfetto(TraceReader(directory), Path(output))
+        from traincheck.perfetto.export import export_perfetto
+
+        reader = TraceReader(directory)
+        with progress(reader):
+            timeline = export_perfetto(reader, Path(output))
+        counts = f"{timeline.slices:,} slices, {timeline.numbers:,} numbers"
+        click.echo(f"{timeline.path}: {counts}, {timeline.size / 1e6:,.1f} MB", err=True)
+        if reader.skipped:
+            click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
         return
     if Path(output).is_file():
         raise OutputError(f"output path {output!r} is a file", fix="name a folder with -o")
@@ -161,34 +161,13 @@ def export(directory: str, output: str, form: str) -> None:
         click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
 
 
-def _export_perfetto(reader: TraceReader, output: Path) -> None:
-    from traincheck.perfetto.export import export_perfetto
-
-    with progress(reader):
-        written = export_perfetto(reader, output)
-    counts = f"{written.slices:,} slices, {written.numbers:,} numbers"
-    click.echo(f"{written.path}: {counts}, {written.size / 1e6:,.1f} MB", err=True)
-    if reader.skipped:
-        click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
-
-
 @trace.command()
 @click.argument("directory", metavar="DIR", shell_complete=_completion.folders)
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    shell_complete=_completion.folders,
+@shared(
+    "output_folder",
     help="Write step=N/rankR.yaml below this folder. [default: all reports to stdout]",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="Format of the reports.",
-)
+@form("yaml", "json", help="Format of the reports.")
 @click.option("--steps", metavar="A:B", help="Steps from A to B, B excluded; or one step.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only reports of this rank.")
 @click.option(
@@ -221,11 +200,11 @@ def checksums(directory: str, *, output: str | None, form: str, **choice: Any) -
     """  # noqa: D301  # click reads the escape
     from traincheck.store.reader import TraceReader
 
-    from .details import checksum_files
+    from . import _checksum_files
 
     reader = TraceReader(directory)
     with progress(reader):
-        count = checksum_files.write(reader, output, form, **choice)
+        count = _checksum_files.write(reader, output, form, **choice)
     if output is not None:
         click.echo(f"{output}: {count:,} reports", err=True)
     if reader.skipped:
@@ -258,10 +237,3 @@ def _chosen(
 
 def _matches(pattern: str | None, *names: str | None) -> bool:
     return pattern is None or any(fnmatch.fnmatchcase(name, pattern) for name in names if name)
-
-
-def _line(event: Event) -> str:
-    """An event as a line for people: where it happened, what, and the rest as JSON."""
-    from .details import trace_report
-
-    return trace_report.event_line(event)

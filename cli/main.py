@@ -23,8 +23,7 @@ from traincheck.errors import TraincheckError, UsageError
 from traincheck.schema.words import printable_lines
 from traincheck.version import VERSION
 
-from ._broken_pipe import discard_stream, ignore_closed_stderr
-from ._os_errors import bad_path
+from ._os_errors import bad_path, discard_stream, ignore_closed_stderr
 
 BAD_USAGE = 2
 INTERRUPTED = 130
@@ -52,7 +51,7 @@ COMMANDS = {
     "monitor": Row(
         module=".cmd_monitor", attribute="monitor", help="Record metrics of a training program."
     ),
-    "metrics": Row(module=".cmd_metrics", attribute="metrics", help="Show recorded metrics."),
+    "metrics": Row(module=".cmd_monitor", attribute="metrics", help="Show recorded metrics."),
     "profile": Row(
         module=".cmd_profile",
         attribute="profile",
@@ -62,9 +61,9 @@ COMMANDS = {
         module=".cmd_report", attribute="report", help="Show a recorded run as one HTML page."
     ),
     "status": Row(
-        module=".cmd_status", attribute="status", help="Print where a run stands, in one line."
+        module=".cmd_view", attribute="status", help="Print where a run stands, in one line."
     ),
-    "top": Row(module=".cmd_top", attribute="top", help="Watch a run in the terminal."),
+    "top": Row(module=".cmd_view", attribute="top", help="Watch a run in the terminal."),
     "probe": Row(
         module=".cmd_probe",
         attribute="probe",
@@ -258,19 +257,15 @@ def _our_bug(error: Exception) -> int:
     if os.environ.get("TRAINCHECK_DEBUG"):
         traceback.print_exception(error)
     else:
+        found = [f"traincheck {VERSION}", f"Python {platform.python_version()}"]
+        with contextlib.suppress(metadata.PackageNotFoundError):  # without an import of torch
+            found.append(f"torch {metadata.version('torch')}")
+        versions = ", ".join([*found, platform.platform(terse=True)])
         _print_error(
             "  fix: report it to whoever gave you this copy. Include the command line, the output "
-            f"with TRAINCHECK_DEBUG=1 set, and the versions: {_versions()}"
+            f"with TRAINCHECK_DEBUG=1 set, and the versions: {versions}"
         )
     return OUR_BUG
-
-
-def _versions() -> str:
-    """The versions that a bug report needs, without an import of torch."""
-    found = [f"traincheck {VERSION}", f"Python {platform.python_version()}"]
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        found.append(f"torch {metadata.version('torch')}")
-    return ", ".join([*found, platform.platform(terse=True)])
 
 
 def _print_error(text: str) -> None:

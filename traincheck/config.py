@@ -118,7 +118,7 @@ class Config(_Common, frozen=True, kw_only=True):
         rules: options of rules, by code.
         collect: options of traincheck-collect.
         monitor: options of traincheck monitor.
-        sinks: settings of sinks by name; a sink that has a table here is used.
+        sinks: settings of receivers by name; a receiver that has a table here is used.
         path: the file; None for the defaults.
     """
 
@@ -171,13 +171,8 @@ def load_config(path: Path | None = None, start: Path | None = None) -> Config:
     try:
         form = msgspec.convert(document, _File)
     except msgspec.ValidationError as error:
-        found = complaint_of(document, error)
-        fault = _usage_error(path, found)
-        number = line_of(_text(path), found.steps, found.unknown or found.at.rpartition(".")[2])
-        if number is not None:  # the line where the key or table is written
-            told = f"{path}:{number}{fault.message.removeprefix(str(path))}"
-            fault = UsageError(told, fix=fault.fix)
-        raise fault from error
+        complaint = complaint_of(document, error)
+        raise _usage_error(_place(path, complaint), complaint) from error
     suppress = (Suppression(**asdict(entry), where=str(path)) for entry in form.suppress)
     return Config(**{**asdict(form), "suppress": tuple(suppress)}, path=path)
 
@@ -232,7 +227,7 @@ _TABLES: dict[str, tuple[type[Record], str, str]] = {
 }
 
 
-def _usage_error(path: Path, found: Complaint) -> UsageError:
+def _usage_error(path: str, found: Complaint) -> UsageError:
     """The fault in the file, and its correction."""
     table = found.steps[0] if found.steps and found.steps[0] in _TABLES else ""
     kind, form, fix = _TABLES[str(table)]
@@ -252,6 +247,12 @@ def _usage_error(path: Path, found: Complaint) -> UsageError:
     within = f" in {place}" if place else ""
     written = f"make it {_FORMS[found.expected[0]]}" if found.expected else _SEVERITY
     return UsageError(f"{path}: {key}{within} is {found.value!r}", fix=written)
+
+
+def _place(path: Path, found: Complaint) -> str:
+    """The file, with the line where the key or table is written, if it is found."""
+    number = line_of(_text(path), found.steps, found.unknown or found.at.rpartition(".")[2])
+    return f"{path}" if number is None else f"{path}:{number}"
 
 
 def line_of(text: str, steps: Sequence[str | int], key: str) -> int | None:
@@ -274,7 +275,7 @@ def line_of(text: str, steps: Sequence[str | int], key: str) -> int | None:
     return found
 
 
-def _unknown(path: Path, name: str, value: Any, place: str, known: Sequence[str]) -> UsageError:
+def _unknown(path: str, name: str, value: Any, place: str, known: Sequence[str]) -> UsageError:
     is_table = isinstance(value, dict) and not place
     what = f"table [{name}]" if is_table else f"key {name!r}"
     within = f" in {place}" if place else ""

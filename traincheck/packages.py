@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from traincheck.errors import MissingDependencyError, UsageError
+from traincheck.errors import MissingDependencyError, UsageError, suggested
 
 
 def offered(group: str) -> list[EntryPoint]:
@@ -51,6 +51,21 @@ class Registry:
                 )
             entries[entry.name] = entry
         return entries
+
+    def find(self, name: str, hidden: str = "") -> EntryPoint:
+        """The one of a name; nothing is imported. hidden: a name that is not for users.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        entries = self.entries()
+        if name not in entries:
+            known = [one for one in entries if one != hidden]
+            raise UsageError(
+                f"there is no {self._title} {name!r}",
+                fix=f"{suggested(name, known)}There are {', '.join(known)}",
+            )
+        return entries[name]
 
 
 def imported(name: str, what: str, package: str = "") -> Any:

@@ -125,7 +125,7 @@ def test_the_last_lines_are_as_a_terminal_shows_them(written: bytes, lines: list
 
 
 @pytest.mark.slow
-def test_sinks_and_the_page_get_what_the_view_shows(script: Path) -> None:
+def test_receivers_and_the_page_get_what_the_view_shows(script: Path) -> None:
     options = ["--to", "logging=told.log", "--to", "tensorboard=/dev/null/x", "--html", "page.html"]
     words = ["run", "--live", "-o", "live", *options, "train.py", "60"]
     with Terminal(words, 120, 24, cwd=script.parent) as terminal:
@@ -135,6 +135,6 @@ def test_sinks_and_the_page_get_what_the_view_shows(script: Path) -> None:
         assert terminal.end() == 1
         in_view, _, after = terminal.received.rpartition(b"\x1b[?1049l")
     assert "1 finding; " in told.read_text()
-    assert b"sink tensorboard failed" not in in_view
-    assert after.count(b"sink tensorboard failed") == 1
+    assert b"receiver tensorboard failed" not in in_view
+    assert after.count(b"receiver tensorboard failed") == 1
     assert "TC201" in (script.parent / "page.html").read_text()

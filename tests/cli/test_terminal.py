@@ -14,7 +14,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder, healthy_run
 from traincheck.api import make_engine
 from traincheck.cli import _terminal
-from traincheck.cli._broken_pipe import line_start
+from traincheck.cli._os_errors import line_start
 from traincheck.cli._terminal import Heartbeat, write_finding, write_message
 from traincheck.schema.findings import Finding
 

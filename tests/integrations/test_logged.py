@@ -1,4 +1,4 @@
-"""Findings in the logs of Lightning and Transformers, and in sinks of a watch."""
+"""Findings in the logs of Lightning and Transformers, and in receivers of a watch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import traincheck
-from tests.sinks.test_notifier import kept, plugin  # noqa: F401  # a fixture
+from tests.receivers.test_notifier import kept, plugin  # noqa: F401  # a fixture
 from traincheck.collect.active_session import CURRENT
 from traincheck.errors import UsageError
 
@@ -145,7 +145,7 @@ def loop(**options: Any) -> tuple[list[torch.Tensor], Any, float]:
     return [*model.parameters(), torch.get_rng_state()], run, trained_s
 
 
-def test_a_watch_sends_to_sinks(plugin: Path) -> None:  # noqa: F811
+def test_a_watch_sends_to_receivers(plugin: Path) -> None:  # noqa: F811
     state, run, _ = loop()
     other, again, _ = loop(to=["kept"])
     assert all(map(torch.equal, state, other))
@@ -159,7 +159,7 @@ def test_a_watch_sends_to_sinks(plugin: Path) -> None:  # noqa: F811
     )
 
 
-def test_a_watch_does_not_wait_for_bad_sinks_while_it_trains(
+def test_a_watch_does_not_wait_for_bad_receivers_while_it_trains(
     plugin: Path,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -172,8 +172,8 @@ def test_a_watch_does_not_wait_for_bad_sinks_while_it_trains(
     assert sorted(text.split()[2] for text in failed) == ["dying", "hanging", "missing"]
 
 
-def test_a_sink_that_does_not_exist_is_refused_before_training(plugin: Path) -> None:  # noqa: F811
-    with pytest.raises(UsageError, match="there is no sink 'nowhere'"):
+def test_a_receiver_that_does_not_exist_is_refused_before_training(plugin: Path) -> None:  # noqa: F811
+    with pytest.raises(UsageError, match="there is no receiver 'nowhere'"):
         loop(to=["nowhere"])
     with pytest.raises(UsageError, match="to is one string"):
         loop(to="wandb")

@@ -474,18 +474,18 @@ def test_wrong_use() -> None:
         Monitor(every=0)
 
 
-def test_a_sink_that_fails_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_fails_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def log(self, numbers, step):
             raise OSError("no network")
 
-    sink, model = Log(), net()
-    monitor = Monitor(lambda step: True, to=[Broken(), sink])
+    receiver, model = Log(), net()
+    monitor = Monitor(lambda step: True, to=[Broken(), receiver])
     monitor.set_module(model)
     monitor.add_parameter_metric("norm", lambda p: p.norm())
     with caplog.at_level(logging.WARNING):
         found = one_step(monitor, model, torch.ones(1, 3))
-    assert sink.lines == [found]
+    assert receiver.lines == [found]
     assert "no network" in caplog.text
 
 

@@ -150,7 +150,7 @@ def test_mlflow_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_unknown_tracker() -> None:
-    with pytest.raises(UsageError, match="no sink 'wb'"):
+    with pytest.raises(UsageError, match="no tracker 'wb'"):
         tracker_of("wb")
 
 

@@ -1,4 +1,4 @@
-"""What a terminal or a log of CI would obey never comes from a name, through any sink."""
+"""What a terminal or a log of CI would obey never comes from a name, through any receiver."""
 
 from __future__ import annotations
 

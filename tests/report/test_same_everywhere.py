@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.page.making import Html
-from tests.sinks.test_local_sinks import Server
+from tests.receivers.test_local_receivers import Server
 from traincheck.api import check
 
 SCRIPT = """
@@ -83,8 +83,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     command(folder, "run", "-o", "run", "train.py", status=1)
     server = Server()
     reports = [word for name in FORMATS for word in ("--report", f"{name}=report.{name}")]
-    sinks = ("prometheus=sink.prom", "logging=sink.log", f"webhook={server.url}")
-    words = [*reports, "--html", "page.html", *(w for one in sinks for w in ("--to", one))]
+    receivers = ("prometheus=sink.prom", "logging=sink.log", f"webhook={server.url}")
+    words = [*reports, "--html", "page.html", *(w for one in receivers for w in ("--to", one))]
     command(folder, "check", "-t", "run", *words, status=1)
     made = Shown(folder)
     (folder / "traincheck.toml").write_text(TRACKERS, encoding="utf-8")

@@ -38,7 +38,7 @@ def test_every_format_of_the_table_is_there(name: str) -> None:
 def test_a_format_that_there_is_not_is_named() -> None:
     with pytest.raises(UsageError, match="no report format 'yaml'") as caught:
         load_format("yaml")
-    assert caught.value.fix == f"one of {', '.join(FORMATS.built_in)}"
+    assert caught.value.fix == f"There are {', '.join(FORMATS.built_in)}"
 
 
 def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

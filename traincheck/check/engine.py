@@ -351,6 +351,7 @@ class LiveEngine:
         engine: made for this run.
         on_finding: called once with each finding, and not again when it grows.
         on_withdrawn: called with a finding that was announced and is withdrawn.
+        watch: called with each event, and whether a check was broken by it.
 
     Attributes:
         engine: as given.
@@ -358,21 +359,28 @@ class LiveEngine:
     """
 
     def __init__(
-        self, engine: Engine, on_finding: OnFinding, on_withdrawn: OnFinding | None = None
+        self,
+        engine: Engine,
+        on_finding: OnFinding,
+        on_withdrawn: OnFinding | None = None,
+        watch: Callable[[Event, bool], None] | None = None,
     ) -> None:
         self.engine = engine
         self.overview = RunOverview()
         self._on_finding = on_finding
         self._on_withdrawn = on_withdrawn
+        self._watch = watch
         self._announced: dict[tuple[str, int | None], Finding] = {}
         self._has_news = False
 
     def feed(self, events: Iterable[Event]) -> None:
         """Take events in the order of the run."""
-        observe, add = self.engine.observe, self.overview.add
+        observe, add, watch = self.engine.observe, self.overview.add, self._watch
         for event in events:
             add(event)
             found = observe(event)
+            if watch is not None:
+                watch(event, bool(found))
             if found:
                 self._has_news = True
                 self._withdraw({one.check_id for one in found if one.withdrawn})

@@ -197,7 +197,7 @@ def _compare_pair(
             Item(phase=phase, name=f"{name} ({note})" if note else name, what=result.what,
                  leaf=leaf,
                  a=mine, b=yours, index=index, position=(place[0], start), gaps=result.gaps,
-                 is_sized=numbers_alike(mine, yours), note=note and "argument", where=where,
+                 is_sized=numbers_alike(mine, yours), argument=note, where=where,
                  call=a)
         )  # fmt: skip
         return

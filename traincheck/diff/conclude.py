@@ -99,7 +99,11 @@ class Tally:
 
     def note_growth(self, result: StepResult) -> None:
         """The relative difference of the loss, at steps 0, 1, 10, 100 and so on after the first."""
-        losses = [item for item in result.items if item.phase is Phase.LOSS and not item.note]
+        losses = [
+            item
+            for item in result.items
+            if item.phase is Phase.LOSS and not (item.note or item.argument)
+        ]
         sizes = [gap.relative for item in losses for gap in item.gaps]
         if sizes and self.after in (0, 1, 10, 100, 1000):
             self.growth[result.step[0]] = max(sizes)

@@ -121,7 +121,8 @@ def draws_from(generator: Item, evidence: Evidence) -> bool | None:
 
 def source_of(item: Item) -> str:
     """The generator of an item: torch, python, numpy, cuda."""
-    return item.name.removesuffix(" generator")
+    source: str = (item.a or item.b).source
+    return source
 
 
 def _loads_from(side: Side, source: str, item: Item) -> bool | None:

@@ -236,6 +236,7 @@ class Item:
         position: its place in the causal order of the step; smaller is earlier.
         gaps: the numbers that differ.
         is_sized: whether a number was recorded on both sides.
+        argument: the argument of a call that differs; "" for its result.
         note: what else there is to know, as words.
         where: ``file:line`` of the user's code; "" if not known.
     """
@@ -251,6 +252,7 @@ class Item:
     position: tuple[int, int] = (0, 0)
     gaps: tuple[Gap, ...] = ()
     is_sized: bool = False
+    argument: str = ""
     note: str = ""
     where: str = ""
     call: Any = field(default=None, repr=False)

@@ -107,7 +107,7 @@ def _digits(fingerprint: str | None) -> str:
 
 
 def _rng(item: Item) -> str:
-    source = item.name.removesuffix(" generator")
+    source = (item.a or item.b).source
     if item.what == "seed":
         return f"{source} is seeded with {item.b.seed} in {B} and with {item.a.seed} in {A}"
     if item.what == "presence":
@@ -140,8 +140,8 @@ def _forward(item: Item) -> str:
         return f"{item.name} is called {item.note}"
     if item.what == "key":
         side, key = (A, item.a) if item.b is None else (B, item.b)
-        return f"{item.name} returns {part.removeprefix(' in ')}[{key!r}] in {side} only"
-    if item.note == "argument":
+        return f"{item.name} returns {item.leaf}[{key!r}] in {side} only"
+    if item.argument:
         return f"{item.name} is given another value{part}"
     kind = item.what if item.what in ("dtype", "shape", "form") else "value"
     return f"{item.name} returns another {kind}{part}"
@@ -150,7 +150,7 @@ def _forward(item: Item) -> str:
 def _loss(item: Item) -> str:
     if item.what == "presence":
         return f"{item.name} is computed {item.note}"
-    if item.note == "argument" and "backward" not in item.name:
+    if item.argument:
         return f"the loss {item.name} is given another value"
     return f"the {item.name} differs" if "loss" in item.name else f"the loss {item.name} differs"
 

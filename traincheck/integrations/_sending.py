@@ -1,4 +1,4 @@
-"""Send the findings of a watch to sinks, which have processes outside the training."""
+"""Send the findings of a watch to receivers, which have processes outside the training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traincheck.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from traincheck.config import Config
-    from traincheck.sinks.notifier import Notifier
+    from traincheck.receivers.notifier import Notifier
 
 _logger = logging.getLogger("traincheck")
 
@@ -22,22 +22,22 @@ _logger = logging.getLogger("traincheck")
 def make_notifier(
     to: Sequence[str], config: Config, directory: Path, *, trace: str
 ) -> Notifier | None:
-    """The notifier of the sinks that are asked for; None if there is none.
+    """The notifier of the receivers that are asked for; None if there is none.
 
     Args:
-        to: the sinks, as for ``--to``.
+        to: the receivers, as for ``--to``.
         config: has their settings.
         directory: of the trace.
         trace: where the trace is kept; empty if it is not.
 
     Raises:
-        UsageError: a sink or a setting is unknown.
+        UsageError: a receiver or a setting is unknown.
     """
     if not to:
         return None
-    from traincheck.sinks.messages import RunName
-    from traincheck.sinks.notifier import Notifier
-    from traincheck.sinks.routes import routes
+    from traincheck.receivers.messages import RunName
+    from traincheck.receivers.notifier import Notifier
+    from traincheck.receivers.routes import routes
 
     run = RunName(id=directory.name, trace=trace)
     return Notifier(

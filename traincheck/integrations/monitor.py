@@ -233,7 +233,7 @@ class Monitor(MonitorMetrics):
                 tracker.log(self.get_step_metrics(), step)
             except Exception as error:  # training must go on whatever a tracker does
                 give_back(error)
-                self._failed(type(tracker).__name__, "sink", error)
+                self._failed(type(tracker).__name__, "tracker", error)
 
     def _present(self) -> dict[str, float]:
         """The numbers of the step so far; they are taken."""

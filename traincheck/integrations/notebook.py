@@ -95,7 +95,7 @@ def _parser() -> _Parser:
     parser.add_argument("--halt", action="store_true", help="stop at the first error")
     parser.add_argument("--probe", action="store_true", help="also make experiments on copies")
     parser.add_argument("-o", "--output", metavar="DIR", help="keep the trace")
-    parser.add_argument("--to", action="append", metavar="NAME", help="send findings to a sink")
+    parser.add_argument("--to", action="append", metavar="NAME", help="send findings to a receiver")
     return parser
 
 

@@ -13,10 +13,10 @@ from traincheck.collect.active_session import CURRENT
 from traincheck.collect.probes.models import Loss, Model, copied, kept_random_states, train
 from traincheck.errors import UsageError
 from traincheck.integrations.watching import watch
+from traincheck.page.notebook import report_html
 from traincheck.report.run_summary import probe_rows
 from traincheck.schema.findings import Findings, Report
 from traincheck.schema.probes.event import ProbeEvent
-from traincheck.schema.shown import report_html
 from traincheck.store.reader import TraceReader
 
 _RULES = "TC00"

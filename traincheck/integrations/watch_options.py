@@ -28,7 +28,7 @@ class Options:
         output: folder for the trace; None: the trace is not kept.
         halt: raise TrainingHalted at the first finding of severity error.
         probe: also make experiments on copies of the process, as ``traincheck probe`` does.
-        to: sinks that get the findings, ``NAME`` or ``NAME=TARGET`` as for ``--to``. Each one has a
+        to: receivers of the findings, ``NAME`` or ``NAME=TARGET`` as for ``--to``. Each one has a
         process; the training does not wait for it, except at the end of the watch.
     """
 

@@ -40,11 +40,11 @@ from traincheck.handlers import give_back
 from traincheck.integrations._sending import make_notifier
 from traincheck.integrations.watch_options import Options
 from traincheck.live.following import Following, Listener
+from traincheck.page.notebook import report_html
 from traincheck.report.sentences import conclusion
 from traincheck.report.text_report import one_line, write_text
 from traincheck.schema.findings import SEVERITIES, Finding, Findings, Report
 from traincheck.schema.layout import EVENT_GLOB
-from traincheck.schema.shown import report_html
 from traincheck.store.tail import PollReader
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ class _Running(Listener):
         self._halt()
 
     def finding(self, finding: Finding) -> None:
-        """Log it, and send it to the sinks."""
+        """Log it, and send it to the receivers."""
         if finding.severity == "error" and not self.has_error:
             self.has_error, self._first_error = True, one_line(finding)
         self.counts[finding.severity] += 1

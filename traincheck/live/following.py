@@ -6,7 +6,7 @@ pytest and the magic of notebooks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.run_overview import RunOverview
     from traincheck.check.suppression.policy import Baseline
+    from traincheck.receivers.notifier import Notifier
     from traincheck.schema.events import Event, StepEvent
     from traincheck.schema.findings import Finding, Report
-    from traincheck.sinks.notifier import Notifier
     from traincheck.store.tail import PollReader, TailReader
 
 
@@ -50,6 +50,7 @@ class Following:
         source: of the events; its manifest and notes are in the report.
         listeners: told in this order.
         baseline: findings that are not reported.
+        watch: called with each event, and whether a check was broken by it.
 
     Attributes:
         listeners: as given; more may be added before the first event.
@@ -62,10 +63,11 @@ class Following:
         listeners: Sequence[Listener] = (),
         *,
         baseline: Baseline | None = None,
+        watch: Callable[[Event, bool], None] | None = None,
     ) -> None:
         self.listeners = list(listeners)
         self._engine, self._source, self._baseline = engine, source, baseline
-        self._live = LiveEngine(engine, self._found, self._withdrawn)
+        self._live = LiveEngine(engine, self._found, self._withdrawn, watch)
 
     @property
     def overview(self) -> RunOverview:
@@ -122,7 +124,7 @@ class Following:
 
 
 class Sending(Listener):
-    """Sends findings and the present numbers to sinks. The report is sent by who shows it."""
+    """Sends findings and the present numbers to receivers. The report is sent by who shows it."""
 
     def __init__(self, notifier: Notifier, following: Following) -> None:
         self._notifier, self._following = notifier, following
@@ -136,5 +138,5 @@ class Sending(Listener):
         self._notifier.withdrawn(finding)
 
     def tick(self) -> None:
-        """Send the present numbers, if a sink needs them now."""
+        """Send the present numbers, if a receiver needs them now."""
         self._notifier.progress(self._following.so_far)

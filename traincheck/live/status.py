@@ -5,6 +5,7 @@ Reads a few kilobytes, whatever the size of the trace.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -125,20 +126,12 @@ def last_event(path: Path, rank: int, stream: str) -> Event | None:
             file.seek(start)
             lines = file.read(size - start).split(b"\n")[:-1]  # the last one has no line feed
             for line in reversed(lines if start == 0 else lines[1:]):
-                event = _decoded(line, rank, stream)
-                if event is not None:
-                    return event
+                with contextlib.suppress(ValueError):
+                    return decode(line, rank, stream)
             if start == 0:
                 return None
             length *= 4
     return None
-
-
-def _decoded(line: bytes, rank: int, stream: str) -> Event | None:
-    try:
-        return decode(line, rank, stream)
-    except ValueError:
-        return None
 
 
 def status_line(status: RunStatus) -> str:

@@ -56,7 +56,10 @@ class LiveTimeline(Timeline):
         elif event.kind == "stage":
             self.stage = event.stage
         elif isinstance(event, MetricsEvent):
-            self._metrics(event)
+            if event.step != self._gathered_step:  # ranks come after each other within a step
+                self.settle()
+                self._gathered_step = event.step
+            self._gathered.add(event)
 
     def enter_light(self, event: LightState) -> None:
         """Take in a change of a variable, as `enter` does. Nearly all events are one."""
@@ -84,12 +87,6 @@ class LiveTimeline(Timeline):
     def settle(self) -> None:
         """Enter the metrics of the last step: nothing follows that would complete it."""
         add_metrics(self, self._gathered.take(self.view))
-
-    def _metrics(self, event: MetricsEvent) -> None:
-        if event.step != self._gathered_step:  # ranks come after each other within a step
-            self.settle()
-            self._gathered_step = event.step
-        self._gathered.add(event)
 
     @property
     def last_step(self) -> int | None:

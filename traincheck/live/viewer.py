@@ -20,7 +20,7 @@ from rich.live import Live
 
 from traincheck.api import program_of
 from traincheck.errors import TraceFormatError
-from traincheck.live.checked import Checked, CheckNotes
+from traincheck.live.checked import CheckNotes
 from traincheck.live.keyboard import Keyboard, is_quit, obey
 from traincheck.live.light import LIGHT, LightState
 from traincheck.live.screen import Choice, Scene, screen
@@ -167,14 +167,11 @@ class Viewer:
             program=program_of(self._reader) or self._directory.name,
             timeline=self._timeline,
             status=self._status,
-            checked=self._checked(),
+            checked=self._notes.state() if self._notes is not None else self._status.checked,
             behind=self._reader.behind,
             output=self._output(self._console.height // 4) if self._output is not None else (),
             blocks=BLOCKS if encoding.startswith("utf") else ASCII,
         )
-
-    def _checked(self) -> Checked | None:
-        return self._notes.state() if self._notes is not None else self._status.checked
 
 
 @contextlib.contextmanager

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from .html import metrics_html
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -47,6 +45,8 @@ class Metrics(Mapping[str, Mapping[int, float]]):
         return f"<metrics: {len(self)} keys, {len(self.steps)} steps>"
 
     def _repr_html_(self) -> str:
+        from traincheck.page.notebook import metrics_html
+
         return metrics_html(self)
 
     @property

@@ -129,7 +129,8 @@ class Gathered:
                 known[process] = merged([known[process], padded]) if process in known else padded
         for one_of, weight, value in event.values:
             if (name := self._name(names, one_of)) is not None:
-                self._values[before + name][step][process] = (weight, _number(value))
+                known_value = math.nan if value is None else float(value)
+                self._values[before + name][step][process] = (weight, known_value)
         for number in event.skipped:
             name = names.get(int(number), "") if number.isdecimal() else ""
             kind, _, module = name.partition("/")
@@ -271,7 +272,3 @@ def _value(how: str, parts: Sequence[tuple[float, float]]) -> float:
         return total
     weight = sum(weight for weight, _ in parts)
     return total / weight if weight else math.nan
-
-
-def _number(value: float | str | None) -> float:
-    return math.nan if value is None else float(value)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from traincheck.errors import UsageError
-from traincheck.packages import imported
+from traincheck.packages import Registry, imported
 
 from .series import Metrics
 
@@ -170,11 +169,14 @@ class MLflow:
             self._mlflow.end_run(status)
 
 
-TRACKERS: dict[str, Callable[..., Tracker]] = {
-    "wandb": WandB,
-    "mlflow": MLflow,
-    "tensorboard": TensorBoard,
-}
+TRACKERS = Registry(
+    "traincheck.trackers",
+    "tracker",
+    {
+        name: f"{__name__}:{found.__name__}"
+        for name, found in (("wandb", WandB), ("mlflow", MLflow), ("tensorboard", TensorBoard))
+    },
+)
 
 
 def tracker_of(name: str, **settings: Any) -> Tracker:
@@ -184,9 +186,8 @@ def tracker_of(name: str, **settings: Any) -> Tracker:
         UsageError: there is none of this name.
         MissingDependencyError: its package is not installed.
     """
-    if name not in TRACKERS:
-        raise UsageError(f"there is no sink {name!r}", fix=f"use one of {', '.join(TRACKERS)}")
-    return TRACKERS[name](**settings)
+    made: Tracker = TRACKERS.find(name).load()(**settings)
+    return made
 
 
 def send(metrics: Metrics, tracker: Tracker) -> None:

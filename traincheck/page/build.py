@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from traincheck.api import conclude
+from traincheck.handlers import give_back
 from traincheck.metrics.trace import Gathered, view_of
 from traincheck.page import sections
 from traincheck.page.data import Sides, numbers_of
@@ -47,6 +48,7 @@ class Watcher:
     Attributes:
         timeline: over the steps. inspector: of a few steps. profiled: the events of profiled steps.
         metrics: the numbers of `traincheck monitor`.
+        fault: what went wrong; None if nothing did.
     """
 
     def __init__(self, wanted: Iterable[tuple[int | None, int]] = ()) -> None:
@@ -54,6 +56,7 @@ class Watcher:
         self.inspector = Inspector(wanted)
         self.profiled: list[Event] = []
         self.metrics = Gathered()
+        self.fault: Exception | None = None
 
     def add(self, event: Event) -> None:
         """Take in an event."""
@@ -71,13 +74,25 @@ class Watcher:
         elif isinstance(event, MetricsEvent):
             self.metrics.add(event)
 
+    def take(self, event: Event, is_broken: bool) -> None:
+        """Take in an event that was checked. is_broken: whether it breaks a check.
+
+        The check goes on whatever goes wrong here; the page is not made then.
+        """
+        if self.fault is not None:
+            return
+        try:
+            if is_broken:
+                self.inspector.dispute(event.rank)
+            self.add(event)
+        except Exception as error:
+            give_back(error)
+            self.fault = error
+
     def feed(self, engine: Engine, events: Iterable[Event]) -> None:
         """Feed the events to the engine and to the page, in one pass."""
-        observe, add = engine.observe, self.add
         for event in events:
-            if observe(event):
-                self.inspector.dispute(event.rank)
-            add(event)
+            self.take(event, bool(engine.observe(event)))
 
 
 def page_of_run(
@@ -151,7 +166,12 @@ def page_from(
         reader: of the run; only its manifest is read.
         shown: the results.
         against: another run, which is drawn beside it.
+
+    Raises:
+        Exception: that of an event which the watcher could not take in.
     """
+    if watcher.fault is not None:
+        raise watcher.fault
     timeline, report, difference = watcher.timeline, shown.report, shown.difference
     profiles = profiles_of(watcher.profiled)
     profile = shown.profile or next(iter(profiles.values()), None)

@@ -126,9 +126,13 @@ class _Exporter:
         elif isinstance(event, StepEvent):
             self._step(process, event)
         elif isinstance(event, ProfileEvent):
-            self._memory(process, event)
-        else:
-            self._instant(event)
+            for kind, value in event.memory.items():
+                if isinstance(value, int) and not isinstance(value, bool):
+                    self._number(process, f"memory {kind}", value, "bytes")
+        elif (once := _once(event)) is not None:
+            name, details = once
+            track = self._thread(event).track
+            self._writer.instant(track, event.time_ns, name, event.kind, details)
         if process.step_from_ns is None and event.stage != "init" and event.step is not None:
             process.step_from_ns = getattr(event, "start_ns", event.time_ns)
         self._timeline.add(event)
@@ -236,11 +240,6 @@ class _Exporter:
                 process.steps, self._now_ns, f"{title} is not finite", "numbers", {"value": value}
             )
 
-    def _memory(self, process: _Process, event: ProfileEvent) -> None:
-        for kind, value in event.memory.items():
-            if isinstance(value, int) and not isinstance(value, bool):
-                self._number(process, f"memory {kind}", value, "bytes")
-
     def _number(self, process: _Process, title: str, value: float, unit: str = "") -> None:
         track = process.counters.get(title)
         if track is None:
@@ -248,14 +247,6 @@ class _Exporter:
             process.counters[title] = track
         self._writer.count(track, self._now_ns, value)
         self._written.numbers += 1
-
-    def _instant(self, event: Event) -> None:
-        found = _once(event)
-        if found is not None:
-            name, details = found
-            self._writer.instant(
-                self._thread(event).track, event.time_ns, name, event.kind, details
-            )
 
 
 def _described(event: CallEvent) -> tuple[str, str, dict[str, Any]]:

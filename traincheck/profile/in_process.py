@@ -20,7 +20,6 @@ from traincheck.profile.tree import document, tree_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import ProfileEvent
 from traincheck.schema.files import dump_json
-from traincheck.schema.shown import pre_html
 
 if TYPE_CHECKING:
     from traincheck.collect.profile.recorder import ProfileRecorder
@@ -169,6 +168,8 @@ class ProfileRun:
         return table(self.profile, options)
 
     def _repr_html_(self) -> str:
+        from traincheck.page.notebook import pre_html
+
         return pre_html(str(self))
 
     def __str__(self) -> str:

@@ -157,6 +157,11 @@ def _step_of(event: ProfileEvent) -> StepRecord:
         parent = int(record["parent"])
         (layers[parent].children if parent else roots).append(layer)
     number = event.step or 0
+    found, origin = event.origin, None
+    if found is not None:
+        names = ("phase", "module", "operation", "value", "where")
+        named = {name: found[name] for name in names}
+        origin = Origin(step=number, is_skipped=found["skipped"], **named)
     return StepRecord(
         number=number,
         roots=roots,
@@ -164,7 +169,7 @@ def _step_of(event: ProfileEvent) -> StepRecord:
         phases=event.phases,
         clock=event.clock,
         memory=event.memory,
-        origin=None if event.origin is None else _origin(event.origin, number),
+        origin=origin,
         facts=event.facts,
         uncounted=event.uncounted,
         unseen=event.unseen,
@@ -203,15 +208,3 @@ def _layer(record: Mapping[str, Any]) -> Layer:
 
 def _tensors(forms: Iterable[Any]) -> tuple[Tensor, ...]:
     return tuple(Tensor(tuple(shape), dtype) for shape, dtype in forms)
-
-
-def _origin(record: Mapping[str, Any], step: int) -> Origin:
-    return Origin(
-        step=step,
-        phase=record["phase"],
-        module=record["module"],
-        operation=record["operation"],
-        value=record["value"],
-        where=record["where"],
-        is_skipped=record["skipped"],
-    )

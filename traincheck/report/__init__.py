@@ -1,1 +1,1 @@
-"""Show: one file per sink, listed in registry.py."""
+"""Show: one file per format, listed in registry.py."""

@@ -28,11 +28,9 @@ def load_format(name: str) -> Format:
     Raises:
         UsageError: there is no such format, or it cannot be loaded.
     """
-    formats = FORMATS.entries()
-    if name not in formats:
-        raise UsageError(f"no report format {name!r}", fix=f"one of {', '.join(formats)}")
+    entry = FORMATS.find(name)
     try:
-        found: Format = formats[name].load()
+        found: Format = entry.load()
     except Exception as error:  # whatever a foreign module may raise
         raise UsageError(
             f"report format {name!r} cannot be loaded: {type(error).__name__}: {error}",

@@ -20,7 +20,7 @@ from traincheck.report.lines import COLOURS, page, paragraph, table
 from traincheck.report.sentences import checked, doubt, lack, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import TIERS, Finding, Report, Verdict
 from traincheck.schema.places import in_package, where
-from traincheck.schema.shown import advice_text, tally_text
+from traincheck.schema.shown import advice_text, tally_parts
 from traincheck.schema.words import all_printable, counted, joined, printable
 
 _SHOWN_NAMES = 12
@@ -34,7 +34,7 @@ def write_text(report: Report, stream: TextIO) -> None:
     with console.capture() as written:
         if shown:
             first, *others = shown
-            head, *rest = tally_text(report.tally).split(", ")
+            head, *rest = tally_parts(report.tally)
             if report.tally["finding"]:
                 head += f", the first {_at(first.first_step)}"
             paragraph(console, Text(f"{'; '.join([head, *rest])}.".capitalize(), style="bold"))

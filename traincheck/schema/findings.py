@@ -11,13 +11,7 @@ from pathlib import Path
 from traincheck.schema.claims import Context, Row
 from traincheck.schema.events import Event
 from traincheck.schema.record import Record
-from traincheck.schema.shown import (
-    finding_html,
-    finding_line,
-    findings_html,
-    report_html,
-    report_line,
-)
+from traincheck.schema.shown import finding_line, report_line
 
 SEVERITIES = ("info", "warning", "error")  # rising
 TIERS = ("finding", "observation", "advice")
@@ -287,6 +281,8 @@ class Finding:
         return f"<{finding_line(self)}>"
 
     def _repr_html_(self) -> str:
+        from traincheck.page.notebook import finding_html
+
         return finding_html(self)
 
 
@@ -299,6 +295,8 @@ class Findings(tuple[Finding, ...]):
         return "\n".join(map(repr, self)) or "<no findings>"
 
     def _repr_html_(self) -> str:
+        from traincheck.page.notebook import findings_html
+
         return findings_html(self)
 
 
@@ -415,6 +413,8 @@ class Report:
         return f"<report: {report_line(self)}>"
 
     def _repr_html_(self) -> str:
+        from traincheck.page.notebook import report_html
+
         return report_html(self)
 
     @property

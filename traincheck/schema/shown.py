@@ -1,19 +1,12 @@
-"""Findings and reports in a line, and as HTML for notebooks. Everything from a trace is escaped."""
+"""Findings and reports in a line, and the fields that all who show them read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from traincheck.schema.events import Event
-from traincheck.schema.places import where
-from traincheck.schema.words import counted, joined, printable, printable_lines
-
-_COLOURS = {"error": "#c62828", "warning": "#b26a00", "info": "#1565c0"}
-_SHOWN_NAMES = 12
-_LEFT = "text-align:left;vertical-align:top"
-_RIGHT = "text-align:right;font-variant-numeric:tabular-nums"
+from traincheck.schema.words import counted, printable
 
 
 class ShownFinding(Protocol):
@@ -70,88 +63,17 @@ def report_line(report: ShownReport) -> str:
 
 def tally_text(tally: Mapping[str, int], *, advice: bool = True) -> str:
     """``2 findings, 1 observation, 3 pieces of advice``; ``no findings`` stands first."""
+    return ", ".join(tally_parts(tally, advice=advice))
+
+
+def tally_parts(tally: Mapping[str, int], *, advice: bool = True) -> list[str]:
+    """The parts of `tally_text`."""
     found = counted(tally["finding"], "finding") if tally["finding"] else "no findings"
     others = [counted(tally["observation"], "observation")] if tally["observation"] else []
     others += [advice_text(tally["advice"])] if advice and tally["advice"] else []
-    return ", ".join([found, *others])
+    return [found, *others]
 
 
 def advice_text(number: int) -> str:
     """``3 pieces of advice``."""
     return f"{counted(number, 'piece')} of advice"
-
-
-def finding_html(finding: ShownFinding) -> str:
-    """A heading, and a table of details and the fix."""
-    colour = _COLOURS.get(finding.severity, "inherit")
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{name}</th>"
-        f"<td style='text-align:left'>{escape(printable(text))}</td></tr>"
-        for name, text in _rows(finding)
-    )
-    head = f"<b style='color:{colour}'>{escape(finding_line(finding))}</b>"
-    return f"<div>{head}<table>{rows}</table></div>"
-
-
-def findings_html(findings: Iterable[ShownFinding]) -> str:
-    """One after the other."""
-    return "".join(map(finding_html, findings)) or "<div>no findings</div>"
-
-
-def report_html(report: ShownReport) -> str:
-    """The number of findings, and each of them."""
-    head = f"<b>traincheck: {escape(report_line(report))}</b>"
-    return f"<div>{head}{''.join(map(finding_html, report.findings))}</div>"
-
-
-def _rows(finding: ShownFinding) -> Iterator[tuple[str, str]]:
-    for name, text in (
-        ("variables", joined(finding.variables, _SHOWN_NAMES)),
-        ("expected", finding.expected),
-        ("observed", finding.observed),
-        ("likely cause", finding.likely_cause),
-        ("fix", finding.fix),
-        ("where", where(finding.evidence) or ""),
-    ):
-        if text:
-            yield name, text
-
-
-def text_html(text: str) -> str:
-    """Text on one line."""
-    return escape(printable(text))
-
-
-def facts_html(rows: Iterable[tuple[str, str]]) -> str:
-    """A table of names and texts, without the rows that have no text."""
-    cells = "".join(
-        f"<tr><th style='{_LEFT}'>{text_html(name)}</th>"
-        f"<td style='{_LEFT};white-space:pre-line'>{escape(printable_lines(text))}</td></tr>"
-        for name, text in rows
-        if text
-    )
-    return f"<table>{cells}</table>" if cells else ""
-
-
-def table_html(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table: the first column is a name, the others are numbers. Cells may hold HTML of ours."""
-    head = "".join(
-        f"<th style='{_RIGHT if index else _LEFT}'>{text_html(name)}</th>"
-        for index, name in enumerate(columns)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td style='{_RIGHT if index else _LEFT}'>{cell}</td>"
-            for index, cell in enumerate(cells)
-        )
-        + "</tr>"
-        for cells in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def pre_html(text: str) -> str:
-    """Text of several lines, as wide as it is, in a box that scrolls."""
-    style = "overflow:auto;max-height:40em;white-space:pre;line-height:1.2"
-    return f"<pre style='{style}'>{escape(printable_lines(text))}</pre>"

@@ -1,1 +1,1 @@
-"""Receivers of findings and reports: trackers, chats, files, commands."""
+"""The older name of traincheck.receivers, which other packages import."""

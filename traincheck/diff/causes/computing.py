@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
+from traincheck.diff.calls import call_is_backward
 from traincheck.diff.causes.quantities import calls_of, clears, norm, reductions
 from traincheck.diff.environment import arithmetic as arithmetic_entries
 from traincheck.diff.evidence import Evidence
@@ -36,7 +37,7 @@ def mode(evidence: Evidence) -> dict[str, Any] | None:
 def model_input(evidence: Evidence) -> dict[str, Any] | None:
     """The model is given another value, and the batch is the same."""
     item = evidence.item
-    if item.note != "argument" or item.phase is not Phase.FORWARD:
+    if not item.argument or item.phase is not Phase.FORWARD:
         return None
     return {
         "text": "the batch is the same, and the model is given something else: it is changed "
@@ -83,19 +84,19 @@ def not_deterministic(evidence: Evidence) -> dict[str, Any] | None:
 def loss_argument(evidence: Evidence) -> dict[str, Any] | None:
     """The loss function is given another argument, and the model's output is the same."""
     item = evidence.item
-    if item.note != "argument" or item.name.startswith("loss of backward"):
+    if not item.argument:
         return None
-    argument = item.name.rpartition(" (")[2].rstrip(")")
     return {
-        "text": f"the loss function is given another {argument}, and the output of the model is "
-        "the same",
+        "text": f"the loss function is given another {item.argument}, and the output of the model "
+        "is the same",
         "where": item.where,
     }
 
 
 def loss_scale(evidence: Evidence) -> dict[str, Any] | None:
     """The loss functions of torch return the same, and backward() is given something else."""
-    if not evidence.item.name.startswith("loss of backward"):
+    call = evidence.item.call
+    if call is None or not call_is_backward(call):
         return None
     is_scored = any(
         call.api.startswith("torch.nn.functional.") and call.api.endswith(("loss", "entropy"))

@@ -288,3 +288,10 @@ QUANTITIES: Mapping[str, Callable[[Evidence], bool | None]] = {
         lambda side: [sorted(group) for group in orders(side)], is_known=bool
     ),
 }
+# The names that are followed by "are", not "is".
+PLURAL = frozenset(
+    {
+        "the versions of libraries", "the settings", "the random numbers", "the inputs",
+        "the random numbers it draws", "the generators at loading", "the gradients",
+    }
+)  # fmt: skip

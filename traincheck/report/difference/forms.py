@@ -144,7 +144,7 @@ def write_github(difference: Difference, stream: TextIO, shown: int = 0) -> None
 def _text(difference: Difference) -> str:
     lines = [headline(difference)]
     lines += [
-        f"{name}: {text}".removeprefix(": ") for name, texts in rows(difference) for text in texts
+        f"{name}: {text}" if name else text for name, texts in rows(difference) for text in texts
     ]
     return "\n".join(printable(line) for line in lines)
 

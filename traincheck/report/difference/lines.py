@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from traincheck.diff.causes.quantities import PLURAL
 from traincheck.diff.difference import Difference, FirstDifference
 from traincheck.diff.items import PHASES, Phase
 from traincheck.schema.words import counted
@@ -98,17 +99,17 @@ def _causes(difference: Difference) -> Iterator[tuple[str, list[str]]]:
     for candidate in difference.candidates:
         lines.append(candidate.explanation.text.named(*names))
         if candidate.rivals:
-            verb = _verb(candidate.rivals, "differ", "differs")
+            verb = "differ" if _are_several(candidate.rivals) else "differs"
             lines.append(f"  not excluded: {' and '.join(candidate.rivals)}, which {verb} too")
         if candidate.unknown:
-            verb = _verb(candidate.unknown, "are", "is")
+            verb = "are" if _are_several(candidate.unknown) else "is"
             unknown = " and ".join(candidate.unknown)
             lines.append(f"  not known: whether {unknown} {verb} the same in both runs")
     yield "cause", lines
 
 
-def _verb(names: Sequence[str], plural: str, singular: str) -> str:
-    return plural if len(names) > 1 or names[0].endswith("s") else singular
+def _are_several(names: Sequence[str]) -> bool:
+    return len(names) > 1 or names[0] in PLURAL
 
 
 def _code(difference: Difference) -> Iterator[tuple[str, list[str]]]:

@@ -1,6 +1,6 @@
-"""The process of one sink: takes messages from stdin, one JSON document a line, and replies.
+"""The process of one receiver: takes messages from stdin, one JSON document a line, and replies.
 
-A process for each sink keeps libraries that print, hang or end their process away from the check.
+Each receiver has a process, so that libraries which print, hang or end it do not reach the check.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, BinaryIO, TextIO
 
 from traincheck.errors import TraincheckError
-from traincheck.sinks.base import Sink
-from traincheck.sinks.registry import load_sink
+from traincheck.receivers.base import Receiver, load_receiver
 
 _LOW_PRIORITY = 10
-_PATIENCE_S = 10.0  # for a sink whose command has ended
+_PATIENCE_S = 10.0  # for a receiver whose command has ended
 _TOLD = ("finding", "withdrawn", "progress", "report")
 
 
 def main() -> None:
     """Serve until a message ``close`` or the end of stdin."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command closes the sink
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command closes the receiver
     with contextlib.suppress(OSError):
         os.nice(_LOW_PRIORITY)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -50,17 +48,19 @@ def _read(stream: BinaryIO, messages: queue.SimpleQueue[Any]) -> None:
 
 
 def _serve(messages: queue.SimpleQueue[Any], replies: TextIO) -> None:
-    sink: Sink | None = None
+    receiver: Receiver | None = None
     while True:
         message = messages.get()
         reply: dict[str, str] = {}
         try:
             if message["kind"] == "open":
-                sink = _made(message)
-            elif message["kind"] in _TOLD and sink is not None:
-                getattr(sink, message["kind"])(message)
-            elif sink is not None:
-                reply = {"note": sink.close()}
+                settings = {key: _expanded(value) for key, value in message["settings"].items()}
+                entry = EntryPoint("receiver", message["entry"], "traincheck.sinks")
+                receiver = load_receiver(entry)(**settings)
+            elif message["kind"] in _TOLD and receiver is not None:
+                getattr(receiver, message["kind"])(message)
+            elif receiver is not None:
+                reply = {"note": receiver.close()}
         except Exception as error:  # whatever a library may raise: the next message is tried, too
             reply = {"error": _said(error)}
         try:
@@ -70,11 +70,6 @@ def _serve(messages: queue.SimpleQueue[Any], replies: TextIO) -> None:
             return
         if message["kind"] == "close":
             return
-
-
-def _made(message: Mapping[str, Any]) -> Sink:
-    settings = {key: _expanded(value) for key, value in message["settings"].items()}
-    return load_sink(EntryPoint("sink", message["entry"], "traincheck.sinks"))(**settings)
 
 
 def _expanded(value: Any) -> Any:
@@ -92,5 +87,5 @@ def _said(error: Exception) -> str:
         return f"{error.message}; fix: {error.fix}" if error.fix else error.message
     text = str(error).strip().partition("\n")[0]
     if isinstance(error, OSError | LookupError) and text and getattr(error, "errno", None) is None:
-        return text  # a sentence of a sink
+        return text  # a sentence of a receiver
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

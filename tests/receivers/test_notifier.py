@@ -1,4 +1,4 @@
-"""A sink that raises, hangs, dies or is missing is reported once, and nothing else changes."""
+"""A receiver that raises, hangs, dies or is missing is reported once, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 import pytest
 
 from tests.builders import MLP, TraceBuilder
-from tests.sinks.conftest import broken
+from tests.receivers.conftest import broken
 from traincheck.cli import main as entry
 from traincheck.errors import UsageError
+from traincheck.receivers import notifier as sending
+from traincheck.receivers.base import COMMAND, RECEIVERS, load_receiver
+from traincheck.receivers.messages import RunName
+from traincheck.receivers.notifier import Notifier
+from traincheck.receivers.routes import Route, routes
 from traincheck.schema.findings import Finding, Report
-from traincheck.sinks import notifier as sending
-from traincheck.sinks.messages import RunName
-from traincheck.sinks.notifier import Notifier
-from traincheck.sinks.registry import COMMAND, SINKS, find_sink, load_sink
-from traincheck.sinks.routes import Route, routes
 from traincheck.store.writer import TraceWriter
 
 PLUGIN = """
 import json, os, sys, time
-from traincheck.sinks.base import Sink
+from traincheck.receivers.base import Receiver
 
 
-class Kept(Sink):
+class Kept(Receiver):
     target = "file"
     takes_progress = True
 
@@ -47,31 +47,31 @@ class Kept(Sink):
         return f"see {self.file}"
 
 
-class Raising(Sink):
+class Raising(Receiver):
     def finding(self, message):
         raise RuntimeError("no quota\\nTraceback")
 
     report = finding
 
 
-class Hanging(Sink):
+class Hanging(Receiver):
     patience_s = 0.5
 
     def finding(self, message):
         time.sleep(600)
 
 
-class Dying(Sink):
+class Dying(Receiver):
     def finding(self, message):
         os._exit(7)
 
 
-class Unmade(Sink):
+class Unmade(Receiver):
     def __init__(self):
         import no_such_library
 
 
-class Slow(Sink):
+class Slow(Receiver):
     def report(self, message):
         time.sleep(1.0)
         open("slow", "w").close()
@@ -81,12 +81,12 @@ NAMED = ("Kept", "Raising", "Hanging", "Dying", "Unmade", "Slow")
 
 @pytest.fixture(autouse=True)
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An installed package with sinks: kept, raising, hanging, dying, unmade, slow and missing."""
+    """A package with receivers: kept, raising, hanging, dying, unmade, slow and missing."""
     site = tmp_path / "site"
     (site / "others-1.0.dist-info").mkdir(parents=True)
     (site / "other_sinks.py").write_text(PLUGIN)
     entries = "".join(f"{name.lower()} = other_sinks:{name}\n" for name in NAMED)
-    text = f"[traincheck.sinks]\n{entries}missing = no_such_module:Sink\nodd = json:dumps\n"
+    text = f"[traincheck.sinks]\n{entries}missing = no_such_module:Receiver\nodd = json:dumps\n"
     (site / "others-1.0.dist-info" / "entry_points.txt").write_text(text)
     (site / "others-1.0.dist-info" / "METADATA").write_text("Name: others\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(site))
@@ -100,7 +100,7 @@ class Told(list[str]):
 
 
 def sent(*to: str, report: Report | None = None, **options: object) -> Told:
-    """Send the broken report to sinks. Returns what the user is told."""
+    """Send the broken report to receivers. Returns what the user is told."""
     told, report = Told(), report or broken()
     with Notifier(routes(to, {}), RunName(id="r"), told.append, **options) as notifier:
         notifier.report(report)
@@ -126,14 +126,16 @@ def test_findings_come_before_the_report() -> None:
         ("dying", "its process ended with status 7"),
         ("unmade", "ModuleNotFoundError: No module named 'no_such_library'"),
         ("missing", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("odd", "TypeError: json:dumps is not a subclass of traincheck.sinks.base.Sink"),
+        ("odd", "TypeError: json:dumps is not a subclass of traincheck.receivers.base.Receiver"),
         ("webhook=$NO_SUCH_VARIABLE", "the environment variable NO_SUCH_VARIABLE is not set"),
     ],
 )
-def test_a_sink_that_fails_is_reported_once_and_disturbs_no_other(name: str, reason: str) -> None:
+def test_a_receiver_that_fails_is_reported_once_and_disturbs_no_other(
+    name: str, reason: str
+) -> None:
     told = sent(name, "kept")
     plain = name.partition("=")[0]
-    assert sorted(told) == ["kept: see kept.jsonl", f"sink {plain} failed: {reason}"]
+    assert sorted(told) == ["kept: see kept.jsonl", f"receiver {plain} failed: {reason}"]
     assert len(kept()) == 2
 
 
@@ -146,18 +148,18 @@ def test_no_process_and_no_thread_is_left() -> None:
     assert str(Path.cwd() / "site") not in names.stdout
 
 
-def test_a_slow_sink_is_waited_for() -> None:
+def test_a_slow_receiver_is_waited_for() -> None:
     assert sent("slow") == []
     assert Path("slow").exists()
 
 
-def test_the_check_never_waits_for_a_sink() -> None:
+def test_the_check_never_waits_for_a_receiver() -> None:
     told, report = Told(), broken()
     notifier = Notifier(routes(["hanging"], {}), RunName(id="r"), told.append)
     for number in range(2000):  # more than a pipe holds
         finding = replace(report.findings[0], first_step=number)
         notifier.finding(finding, report)
-    assert told == []  # nobody waited for the sink, which sleeps ten minutes
+    assert told == []  # nobody waited for the receiver, which sleeps ten minutes
     notifier.close()
     assert len(told) == 1
 
@@ -169,7 +171,7 @@ def test_a_message_that_cannot_be_made_is_reported_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(sending, "finding_message", fail)
     monkeypatch.setattr(sending, "report_message", fail)
     told = sent("kept")
-    assert told[0] == "sinks: a message could not be made: RuntimeError: a fault of ours"
+    assert told[0] == "receivers: a message could not be made: RuntimeError: a fault of ours"
     assert len(told) == 2
 
 
@@ -221,9 +223,11 @@ def test_progress_is_sent_at_intervals() -> None:
     assert kept()[0]["summary"]["steps"] == broken().steps
 
 
-def test_a_closed_pipe_ends_the_process_of_a_hanging_sink(plugin: Path) -> None:
+def test_a_closed_pipe_ends_the_process_of_a_hanging_receiver(plugin: Path) -> None:
     """As when the command itself is killed."""
-    code = "import sys; sys.path[:] = {!r}; from traincheck.sinks import worker; {}worker.main()"
+    code = (
+        "import sys; sys.path[:] = {!r}; from traincheck.receivers import worker; {}worker.main()"
+    )
     faster = "worker._PATIENCE_S = 0.2; "
     process = subprocess.Popen(
         [sys.executable, "-c", code.format(sys.path, faster)],
@@ -238,19 +242,21 @@ def test_a_closed_pipe_ends_the_process_of_a_hanging_sink(plugin: Path) -> None:
     assert process.returncode == 1
 
 
-# --- which sinks ---------------------------------------------------------------------------------
+# --- which receivers ------------------------------------------------------------------------------
 
 
 @pytest.mark.real_process
-def test_every_sink_of_ours_can_be_loaded_without_its_library() -> None:
+def test_every_receiver_of_ours_can_be_loaded_without_its_library() -> None:
     code = (
-        "import sys; from traincheck.sinks.registry import SINKS, find_sink, load_sink\n"
-        "for name in SINKS.built_in: load_sink(find_sink(name))\n"
+        "import sys; from traincheck.receivers.base import RECEIVERS, load_receiver\n"
+        "for name in RECEIVERS.built_in: load_receiver(RECEIVERS.find(name))\n"
         "print({'wandb', 'mlflow', 'tensorboard', 'torch', 'pandas'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
-    assert all(load_sink(find_sink(name)).target for name in SINKS.built_in if name != COMMAND)
+    assert all(
+        load_receiver(RECEIVERS.find(name)).target for name in RECEIVERS.built_in if name != COMMAND
+    )
 
 
 def test_the_command_line_replaces_the_choice_of_the_file() -> None:
@@ -267,7 +273,7 @@ def test_the_command_line_replaces_the_choice_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("to", "tables", "message"),
     [
-        (["wanbd"], {}, "no sink 'wanbd'\n  fix: did you mean wandb"),
+        (["wanbd"], {}, "no receiver 'wanbd'\n  fix: did you mean wandb"),
         (["webhook"], {}, "--to webhook lacks url\n  fix: --to webhook=URL"),
         (["raising=x"], {}, "raising has no target"),
         (["command=rm"], {}, "use --on-finding COMMAND"),
@@ -310,7 +316,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
 
 @pytest.mark.parametrize("form", ["text", "json", "markdown"])
 @pytest.mark.parametrize("follow", [(), ("--follow", "--stall-timeout", "0.1")])
-def test_the_report_is_the_same_with_sinks_that_fail(
+def test_the_report_is_the_same_with_receivers_that_fail(
     check: Check, capsys: pytest.CaptureFixture, form: str, follow: tuple[str, ...]
 ) -> None:
     words = ("--format", form, "--select", "TC201", *follow)
@@ -322,7 +328,7 @@ def test_the_report_is_the_same_with_sinks_that_fail(
     assert found.out == plain.out
     failed = [line for line in found.err.splitlines() if " failed: " in line]
     assert len(failed) == 5
-    assert all(line.startswith("traincheck: sink ") for line in failed)
+    assert all(line.startswith("traincheck: receiver ") for line in failed)
 
 
 def test_numbers_are_those_of_the_report(check: Check, capsys: pytest.CaptureFixture) -> None:
@@ -339,7 +345,7 @@ def test_numbers_are_those_of_the_report(check: Check, capsys: pytest.CaptureFix
     assert report["markdown"] == capsys.readouterr().out
 
 
-def test_sinks_of_the_configuration(check: Check) -> None:
+def test_receivers_of_the_configuration(check: Check) -> None:
     Path("traincheck.toml").write_text('[sinks.kept]\nfile = "configured"\n')
     assert check() == 1
     assert len(Path("configured").read_text().splitlines()) == 2
@@ -351,11 +357,11 @@ def test_sinks_of_the_configuration(check: Check) -> None:
 
 def test_bad_usage_ends_the_command(check: Check, capsys: pytest.CaptureFixture) -> None:
     assert check("--to", "nowhere") == 2
-    assert "there is no sink 'nowhere'" in capsys.readouterr().err
+    assert "there is no receiver 'nowhere'" in capsys.readouterr().err
     assert check("--on-finding", "echo '") == 2
 
 
-def test_a_baseline_holds_for_sinks(check: Check) -> None:
+def test_a_baseline_holds_for_receivers(check: Check) -> None:
     assert check("--baseline", "known.json", "--write-baseline") == 0
     assert check("--baseline", "known.json", "--to", "kept") == 0
     assert [message["kind"] for message in kept()] == ["report"]

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from tests.metrics.test_formats import wandb_records
-from tests.sinks.conftest import Messages
+from tests.receivers.conftest import Messages
+from traincheck.receivers.trackers import MLflow, TensorBoard, WandB
 from traincheck.schema.findings import Report
-from traincheck.sinks.mlflow_sink import MLflow
-from traincheck.sinks.tensorboard_sink import TensorBoard
-from traincheck.sinks.wandb_sink import WandB
 
 
 def records_of(folder: Path) -> list[Any]:
@@ -36,8 +34,8 @@ def test_wandb_offline(
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_RUN_ID", "training")
-    sink = WandB("team/silent-bugs", mode="offline", directory=str(tmp_path))
-    assert messages.send(sink).startswith("wandb sync ")
+    receiver = WandB("team/silent-bugs", mode="offline", directory=str(tmp_path))
+    assert messages.send(receiver).startswith("wandb sync ")
     records = records_of(tmp_path)
     (run,) = [one.run for one in records if one.WhichOneof("record_type") == "run"]
     assert (run.project, run.entity, run.display_name) == ("silent-bugs", "team", "nightly-7")
@@ -67,10 +65,10 @@ def test_wandb_offline(
 def test_wandb_without_findings_has_no_alert(tmp_path, monkeypatch, messages: Messages) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    sink = WandB(mode="offline", directory=str(tmp_path))
+    receiver = WandB(mode="offline", directory=str(tmp_path))
     healthy = {**messages.report, "report": {**messages.report["report"], "findings": []}}
-    sink.report(healthy)
-    sink.close()
+    receiver.report(healthy)
+    receiver.close()
     kinds = {record.WhichOneof("record_type") for record in records_of(tmp_path)}
     assert "summary" in kinds
     assert "alert" not in kinds

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import IO, ClassVar
 
 from traincheck.errors import UsageError
+from traincheck.receivers.base import Message, Receiver
 from traincheck.schema.words import printable
-from traincheck.sinks.base import Message, Sink
 
 _TIMEOUT_S = 60.0
 _MOST_READ = 100_000  # bytes of stderr
@@ -22,7 +22,7 @@ _OF_SHELLS = (">", ">>", "<", "|", "||", "&&", ";", "&", "2>", "2>&1")
 _LONGEST = 1_000  # characters of a variable of the environment
 
 
-class Command(Sink):
+class Command(Receiver):
     """A command. Texts of the finding are in its environment and its stdin, never in its line.
 
     Args:

@@ -13,7 +13,7 @@ from traincheck.schema.words import counted, printable, printable_json, printabl
 
 if TYPE_CHECKING:
     from traincheck.infer.dropped import Dropped
-    from traincheck.schema.claims import Invariant, Needs
+    from traincheck.schema.claims import Invariant
 
 _SHOWN = 40
 
@@ -109,16 +109,25 @@ def cells(one: Invariant) -> list[str]:
 
 def details(one: Invariant, file: str) -> list[tuple[str, str]]:
     """Names and values of what is known about an invariant."""
+    from traincheck.infer.dropped import dropped_path, read_dropped
+
     support = one.support
     always = "none: there is no counterexample"
     excluded = f"; the condition excludes {support.negative} counterexamples"
-    others = _count_implied(one, file)
+    condition = " or ".join(
+        " and ".join(f"{c.feature} {c.op} {c.value}" for c in clause)
+        for clause in one.precondition.clauses
+    )
+    path = dropped_path(file)
+    others = sum(d.detail == one.text for d in read_dropped(path)) if path.exists() else 0
+    needs = [*sorted(one.needs.calls), *sorted(one.needs.states), *sorted(one.needs.kinds)]
+    needs += [f"statistics of {name}" for name in sorted(one.needs.stats)]
     return [
         ("id", one.id),
         ("relation", one.hypothesis.relation),
         ("severity", severity(one)),
         ("params", json.dumps(dict(one.hypothesis.params), ensure_ascii=False)),
-        ("condition", _condition(one) or always),
+        ("condition", condition or always),
         (
             "examples",
             f"{support.positive} in {counted(support.steps, 'step')}"
@@ -127,30 +136,8 @@ def details(one: Invariant, file: str) -> list[tuple[str, str]]:
         ("confidence", f"{one.confidence} (probability that it is not coincidence)"),
         ("why kept", "it holds in full, selective and sampled replays of the reference runs"),
         ("implies", counted(others, "dropped statement") if others else "no dropped statements"),
-        ("needs", _needs(one.needs)),
+        ("needs", ", ".join(needs) or "nothing"),
     ]
-
-
-def _condition(one: Invariant) -> str:
-    clauses = (
-        " and ".join(f"{c.feature} {c.op} {c.value}" for c in clause)
-        for clause in one.precondition.clauses
-    )
-    return " or ".join(clauses)
-
-
-def _count_implied(one: Invariant, file: str) -> int:
-    """How many statements were dropped because this one implies them."""
-    from traincheck.infer.dropped import dropped_path, read_dropped
-
-    path = dropped_path(file)
-    return sum(d.detail == one.text for d in read_dropped(path)) if path.exists() else 0
-
-
-def _needs(needs: Needs) -> str:
-    parts = [*sorted(needs.calls), *sorted(needs.states), *sorted(needs.kinds)]
-    parts += [f"statistics of {name}" for name in sorted(needs.stats)]
-    return ", ".join(parts) or "nothing"
 
 
 def print_message(text: str) -> None:

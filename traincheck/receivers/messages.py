@@ -1,4 +1,4 @@
-"""The messages that sinks get: the documents of ``--format json``, and texts made from them."""
+"""The messages that receivers get: the documents of ``--format json``, and texts made from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from traincheck.report.json_report import finding_json, report_json
 from traincheck.report.registry import load_format
-from traincheck.report.sentences import conclusion, lack
+from traincheck.report.sentences import conclusion, lack, result
 from traincheck.schema.findings import SEVERITIES, Finding, Report
 from traincheck.schema.shown import finding_line
 from traincheck.schema.words import printable
@@ -81,6 +81,7 @@ def report_message(report: Report, run: RunName, *, is_final: bool = True) -> di
         **message,
         "exit_status": report.exit_status,
         "conclusion": conclusion(report),
+        "result": result(report),
         "text": "\n".join(_report_lines(report, document)),
         "markdown": markdown.getvalue(),
         "report": document,

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from tests.checking import FIRST_RULES, net, report_of
-from traincheck.schema.files import dump_json
-from traincheck.schema.findings import Report
-from traincheck.sinks.base import Sink
-from traincheck.sinks.messages import (
+from traincheck.receivers.base import Receiver
+from traincheck.receivers.messages import (
     RunName,
     finding_message,
     report_message,
     withdrawn_message,
 )
+from traincheck.schema.files import dump_json
+from traincheck.schema.findings import Report
 
 RUN = RunName(id="nightly-7", trace="/traces/nightly-7", program="train.py", host="gpu1")
 COUNTS = {"info": 0, "warning": 0, "error": 1}
@@ -31,18 +31,18 @@ def broken() -> Report:
 
 @dataclass
 class Messages:
-    """What a sink gets of one run."""
+    """What a receiver gets of one run."""
 
     finding: dict[str, Any]
     withdrawn: dict[str, Any]
     progress: dict[str, Any]
     report: dict[str, Any]
 
-    def send(self, sink: Sink) -> str:
-        """All but the withdrawal, to a sink that is then closed."""
-        sink.finding(self.finding)
-        sink.report(self.report)
-        return sink.close()
+    def send(self, receiver: Receiver) -> str:
+        """All but the withdrawal, to a receiver that is then closed."""
+        receiver.finding(self.finding)
+        receiver.report(self.report)
+        return receiver.close()
 
 
 def messages_of(report: Report) -> Messages:

@@ -8,11 +8,12 @@ import json
 import time
 import urllib.error
 import urllib.request
+from html import escape
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from traincheck.errors import UsageError
-from traincheck.sinks.base import Message, Sink
+from traincheck.receivers.base import Message, Receiver
 
 _SLACK = "hooks.slack.com"
 _FORMATS = ("", "json", "slack")
@@ -33,7 +34,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class Webhook(Sink):
+class Webhook(Receiver):
     """POST to a URL.
 
     Args:
@@ -72,14 +73,14 @@ class Webhook(Sink):
         self._post(message)
 
     def report(self, message: Message) -> None:
-        """Send the report, without the texts for other sinks."""
+        """Send the report, without the texts for other receivers."""
         if self._when == "always" or message["exit_status"]:
             self._post({key: value for key, value in message.items() if key != "markdown"})
 
     def _post(self, message: Message) -> None:
         run = message["run"]
         said = f"{message['text']}\n{run['program'] or run['id']} on {run['host'] or 'this host'}"
-        text = _escaped(said)[:_TEXT]
+        text = escape(said, quote=False)[:_TEXT]  # chats show no links and no mentions then
         document = {"text": text} if self._is_chat else {**message, "text": text}
         body = json.dumps(document).encode()
         headers = {"Content-Type": "application/json", "User-Agent": "traincheck"}
@@ -116,8 +117,3 @@ class Webhook(Sink):
                 reason = getattr(error, "reason", error)
                 raise OSError(f"{self._host} cannot be reached: {reason}") from None
             return pause_s
-
-
-def _escaped(text: str) -> str:
-    """Text that chats show as it is: no links, no mentions."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

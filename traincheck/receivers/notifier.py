@@ -1,7 +1,7 @@
-"""Send the findings of a check to sinks. Nothing that a sink does reaches the check.
+"""Send the findings of a check to receivers. Nothing that a receiver does reaches the check.
 
-Each sink has a process, and a thread here that feeds it. The check puts messages into a queue and
-goes on. At the end the command waits for a sink as long as its patience.
+Each receiver has a process, and a thread here that feeds it. The check puts messages into a queue
+and goes on. At the end the command waits for a receiver as long as its patience.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from types import TracebackType
 from typing import Any
 
 from traincheck.handlers import give_back
-from traincheck.schema.files import dump_json
-from traincheck.schema.findings import SEVERITIES, Finding, Report
-from traincheck.schema.words import printable
-from traincheck.sinks.messages import (
+from traincheck.receivers.messages import (
     RunName,
     finding_message,
     report_message,
     withdrawn_message,
 )
-from traincheck.sinks.routes import Route
+from traincheck.receivers.routes import Route
+from traincheck.schema.files import dump_json
+from traincheck.schema.findings import SEVERITIES, Finding, Report
+from traincheck.schema.words import printable
 
-_THREAD = "traincheck-sink"
+_THREAD = "traincheck-receiver"
 _PROGRESS_S = 15.0  # between two messages of progress
 _GRACE_S = 1.0  # for a thread whose process was killed
 # The process imports what this one can: neither the working directory nor a script comes first.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from traincheck.sinks.worker import main; main()"
+    "from traincheck.receivers.worker import main; main()"
 )
 
 
 class Notifier:
-    """Sends findings to sinks. No method raises because of a sink.
+    """Sends findings to receivers. No method raises because of a receiver.
 
     Args:
-        routes: the sinks and their settings.
+        routes: the receivers and their settings.
         run: the name of the run.
-        tell: writes a line for the user: one for each sink that fails, and where to see results.
+        tell: writes a line for the user: one for each receiver that fails, and where results are.
         is_known: whether a finding was accepted before, and so is not sent.
         is_silent: hold the lines for the user back until `speak`: a view has the terminal.
         clock: monotonic seconds; replaced in tests.
@@ -93,7 +93,7 @@ class Notifier:
             )
 
     def progress(self, make: Callable[[], Report]) -> None:
-        """Send the present numbers, if a sink needs them and the interval is over."""
+        """Send the present numbers, if a receiver needs them and the interval is over."""
         if self._takes_progress and self._clock() >= self._next_progress_s:
             self._next_progress_s = self._clock() + _PROGRESS_S
             self._send(lambda: report_message(make(), self._run, is_final=False))
@@ -115,10 +115,10 @@ class Notifier:
         self._tell.release()
 
     def close(self) -> None:
-        """Wait for the sinks, each as long as its patience.
+        """Wait for the receivers, each as long as its patience.
 
         Raises:
-            KeyboardInterrupt: the waiting was interrupted. The sinks are given up.
+            KeyboardInterrupt: the waiting was interrupted. The receivers are given up.
         """
         if self._is_closed:
             return
@@ -166,7 +166,9 @@ class Notifier:
             give_back(error)
             if not self._is_failed:
                 self._is_failed = True
-                self._tell(f"sinks: a message could not be made: {type(error).__name__}: {error}")
+                self._tell(
+                    f"receivers: a message could not be made: {type(error).__name__}: {error}"
+                )
             return
         for delivery in self._deliveries:
             delivery.put(str(message["kind"]), line, severity)
@@ -197,7 +199,7 @@ class _Lines:
 
 
 class _Delivery:
-    """The queue, the thread and the process of one sink."""
+    """The queue, the thread and the process of one receiver."""
 
     def __init__(self, route: Route, tell: Callable[[str], object]) -> None:
         self._route = route
@@ -219,7 +221,7 @@ class _Delivery:
             self._thread.start()
 
     def put(self, kind: str, line: bytes, severity: str) -> None:
-        """Take a message, unless its severity is below the level of the sink."""
+        """Take a message, unless its severity is below the level of the receiver."""
         is_below = severity and SEVERITIES.index(severity) < SEVERITIES.index(self._route.level)
         if not is_below and (kind != "progress" or self._route.takes_progress):
             self._lines.put(line)
@@ -252,8 +254,14 @@ class _Delivery:
         except Exception as error:  # the process could not start, or ended
             self._report(_cause(error, self._process))
         finally:
-            if self._process is not None:
-                _end(self._process)
+            process = self._process
+            if process is not None:
+                process.kill()
+                for stream in (process.stdin, process.stdout):
+                    if stream is not None:
+                        with contextlib.suppress(OSError):  # what was not sent is lost
+                            stream.close()
+                process.wait()
 
     def _deliver(self) -> None:
         command = [sys.executable, "-c", _START, json.dumps(sys.path)]
@@ -266,7 +274,7 @@ class _Delivery:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=quiet,
-                start_new_session=True,  # Ctrl-C is for the command, which closes the sink
+                start_new_session=True,  # Ctrl-C is for the command, which closes the receiver
             )
         if not self._exchange(self._lines.get() or b""):
             return  # it could not be made
@@ -276,7 +284,7 @@ class _Delivery:
         self._process.wait()  # libraries may finish their work at the exit
 
     def _exchange(self, line: bytes) -> bool:
-        """Send one message and wait for the reply. Returns whether the sink took it.
+        """Send one message and wait for the reply. Returns whether the receiver took it.
 
         Raises:
             OSError, ValueError: the process has ended.
@@ -295,21 +303,12 @@ class _Delivery:
         return not reply.get("error")
 
     def _report(self, reason: str) -> None:
-        """Tell the user once that this sink fails."""
+        """Tell the user once that this receiver fails."""
         with self._lock:
             if self._is_reported or self._is_given_up:
                 return
             self._is_reported = True
-        self._tell(f"sink {self._route.name} failed: {printable(reason)}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):  # what was not sent is lost with the process
-                stream.close()
-    process.wait()
+        self._tell(f"receiver {self._route.name} failed: {printable(reason)}")
 
 
 def _cause(error: Exception, process: subprocess.Popen[bytes] | None) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from traincheck.errors import OutputError, UsageError
+from traincheck.schema.files import dump_json
 from traincheck.store.checksum_layout import (
     CHECKSUMS,
     STATISTICS,
@@ -64,11 +64,13 @@ def write(
     count = 0
     for report in read_reports(reader, wanted, rank):
         layout = to_layout(report, **chosen)
-        if output is None:
-            click.echo(_document(layout, form, count), nl=False)
-        else:
-            name = f"step={report.step}/rank{report.rank}.{form}"
-            save_text(Path(output) / name, _text(layout, form))
+        if output is not None:
+            text = to_yaml(layout) if form == "yaml" else to_json(layout)
+            save_text(Path(output) / f"step={report.step}/rank{report.rank}.{form}", text)
+        elif form == "json":  # one value a line
+            click.echo(dump_json(layout).decode())
+        else:  # a stream of documents
+            click.echo(("---\n" if count else "") + to_yaml(layout), nl=False)
         count += 1
     if not count:
         raise UsageError(
@@ -76,19 +78,6 @@ def write(
             fix="record the run with traincheck-collect --checksums all; see --steps and --rank",
         )
     return count
-
-
-def _text(layout: Mapping[str, Any], form: str) -> str:
-    return to_yaml(layout) if form == "yaml" else to_json(layout)
-
-
-def _document(layout: Mapping[str, Any], form: str, number: int) -> str:
-    """A report within a stream of reports: YAML documents, or one JSON value a line."""
-    from traincheck.schema.files import dump_json
-
-    if form == "json":
-        return dump_json(layout).decode() + "\n"
-    return ("---\n" if number else "") + to_yaml(layout)
 
 
 def _names(text: str | None, known: tuple[str, ...], what: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`traincheck run` with sinks, on a real program: the training is the same, whatever they do."""
+"""`traincheck run` with receivers, on a real program: training is the same, whatever they do."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sinks.test_local_sinks import Server, samples, server  # noqa: F401  # a fixture
-from tests.sinks.test_notifier import plugin  # noqa: F401  # a fixture
-from tests.sinks.test_trackers import records_of
+from tests.receivers.test_local_receivers import Server, samples, server  # noqa: F401  # a fixture
+from tests.receivers.test_notifier import plugin  # noqa: F401  # a fixture
+from tests.receivers.test_trackers import records_of
 
 PROGRAM = """
 import hashlib, sys, torch
@@ -48,7 +48,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_bad_sinks_leave_training_findings_and_status_untouched(plugin: Path) -> None:  # noqa: F811
+def test_bad_receivers_leave_training_findings_and_status_untouched(plugin: Path) -> None:  # noqa: F811
     alone = run(plugin, "train.py", "0")
     names = ("hanging", "raising", "dying", "unmade", "missing")
     bad = [word for name in names for word in ("--to", name)]
@@ -102,7 +102,7 @@ def test_a_trace_that_is_not_kept_is_not_named(plugin: Path) -> None:  # noqa: F
 
 
 def test_an_interrupt_ends_the_waiting(plugin: Path) -> None:  # noqa: F811
-    """Ctrl-C while a sink hangs at the end of a check."""
+    """Ctrl-C while a receiver hangs at the end of a check."""
     assert run(plugin, "-c", LAUNCH, "run", "-o", "t", "train.py", "0").returncode == 1
     code = LAUNCH.replace("import sys;", "import sys, signal, os, threading;")
     later = "threading.Timer(6, os.kill, (os.getpid(), signal.SIGINT)).start()"

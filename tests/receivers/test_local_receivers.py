@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 
-from tests.sinks.conftest import Messages
+from tests.receivers.conftest import Messages
 from traincheck.errors import UsageError
-from traincheck.sinks import webhook_sink
-from traincheck.sinks.command_sink import Command
-from traincheck.sinks.logging_sink import Log
-from traincheck.sinks.prometheus_sink import Prometheus
-from traincheck.sinks.webhook_sink import Webhook
+from traincheck.receivers import webhook
+from traincheck.receivers.command import Command
+from traincheck.receivers.files import Log, Prometheus
+from traincheck.receivers.webhook import Webhook
 
 
 class Server:
@@ -59,7 +58,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(webhook_sink, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(webhook, "_PAUSE_S", 0.01)
     found = Server()
     yield found
     found.stop()
@@ -198,20 +197,20 @@ def samples(path: Path) -> dict[tuple[str, str], int]:
 
 def test_the_file_for_prometheus_follows_the_run(messages: Messages, tmp_path: Path) -> None:
     path = tmp_path / "job.prom"
-    sink = Prometheus(str(path))
+    receiver = Prometheus(str(path))
     run = 'program="train.py",run="nightly-7"'
-    sink.finding(messages.finding)
+    receiver.finding(messages.finding)
     first = samples(path)
     assert first == {
         ("findings", f'{run},code="TC201",severity="error"'): 1,
         ("finished", run): 0,
     }
-    sink.withdrawn(messages.withdrawn)
+    receiver.withdrawn(messages.withdrawn)
     assert samples(path) == {("finished", run): 0}
-    sink.progress(messages.progress)
+    receiver.progress(messages.progress)
     summary = messages.report["summary"]
     assert samples(path)["steps", run] == summary["steps"]
-    sink.report(messages.report)
+    receiver.report(messages.report)
     last = samples(path)
     assert last["findings", f'{run},code="TC201",severity="error"'] == 1
     assert last["checks", f'{run},verdict="held"'] == summary["held"]
@@ -268,9 +267,9 @@ def test_a_configuration_of_logging(messages, tmp_path: Path, plain_logging: Non
             }
         )
     )
-    sink = Log(config=str(config))
-    sink.finding(messages.finding)
-    sink.close()
+    receiver = Log(config=str(config))
+    receiver.finding(messages.finding)
+    receiver.close()
     assert (tmp_path / "x").read_text().startswith("ERROR {'id': ")
 
 

@@ -1,1 +1,0 @@
-"""Texts and files of single commands, apart from their command lines."""

@@ -1,0 +1,1 @@
+"""Receivers of findings and reports: trackers, chats, files, commands."""
