@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from traincheck.readings import recorded
 from traincheck.readings.fading import FadedGradients
 from traincheck.readings.forwards import Forwards
 from traincheck.readings.variables import Variable
@@ -82,7 +83,7 @@ class StepChanges:
 
     def _gradient(self, event: StateEvent, name: str, change: str) -> None:
         is_zero = event.summary is not None and event.summary.zero is True
-        norm = event.summary and event.summary.stats and event.summary.stats.get("norm")
+        norm = recorded.norm(event)
         if norm:
             self._fading.enter(name, norm)
         if change == "cleared" or (change == "content" and is_zero):
@@ -211,10 +212,9 @@ class StepEntries:
         norms: dict[int, float] = {}
         broken: set[int] = set()
         for identity, look in self.gradients.items():
-            stats = look.summary.stats if look.summary is not None else None
-            norm = stats.get("norm") if stats else None
-            if stats and norm is not None:
+            norm = recorded.norm(look)
+            if norm is not None:
                 norms[identity] = norm
-                if stats.get("nonfinite"):
+                if recorded.non_finite(look):
                     broken.add(identity)
         return norms, frozenset(broken)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from traincheck.packages import offered
 from traincheck.relations.base import ProposerBase, RelationBase
-from traincheck.relations.bounded.relation import Bounded
+from traincheck.relations.bounded import Bounded
 from traincheck.relations.consistent import Consistent
 from traincheck.relations.constant.relation import Constant
 from traincheck.relations.contains.relation import Contains

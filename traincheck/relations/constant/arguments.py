@@ -10,12 +10,12 @@ from typing import Any
 from traincheck.readings.losses import LOSSES
 from traincheck.readings.reading import Reading
 from traincheck.relations.base import counterexample
-from traincheck.relations.phrasing import display_name, format_args, is_library, topic_of
+from traincheck.relations.phrasing import format_args, is_library, topic_of
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.torch_api import ATTENTION, MODAL, MULTI_HEAD, SOFTMAXES, Families
 from traincheck.schema.values import is_number, is_tensor
-from traincheck.schema.words import counted, joined
+from traincheck.schema.words import counted, display_name, joined
 
 ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
 HYPER, KEPT, MODES, SAMPLES, USED = "hyper", "kept", "modes", "samples", "used"

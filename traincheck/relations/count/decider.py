@@ -23,13 +23,12 @@ from traincheck.relations.count.proposer import (
 )
 from traincheck.relations.iterations import ExampleCache, Examples, ShortUpdates
 from traincheck.relations.landmark_orders import SharedOptimizers
-from traincheck.relations.phrasing import display_name
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.places import short
 from traincheck.schema.torch_api import COMPILED, Families
-from traincheck.schema.words import counted
+from traincheck.schema.words import counted, display_name
 
 _MANY = 64  # optimizers: they are made in the loop
 _KEPT = 8  # missing calls of one optimizer that are reported

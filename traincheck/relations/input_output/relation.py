@@ -17,17 +17,12 @@ from traincheck.relations.input_output.flow import (
     kind_of,
     tensor_at,
 )
-from traincheck.relations.phrasing import (
-    display_name,
-    format_args,
-    in_program,
-    is_user_api,
-    topic_of,
-)
+from traincheck.relations.phrasing import format_args, in_program, is_user_api, topic_of
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.torch_api import Families
+from traincheck.schema.words import display_name
 
 WORDS = {
     "dtype": "dtype",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.relations.learned import Row
+from traincheck.readings.reading import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

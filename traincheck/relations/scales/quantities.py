@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.relations.learned import Row
+from traincheck.readings.reading import Row
 from traincheck.relations.scales.schedules import (
     GRADIENT,
     LENGTH,

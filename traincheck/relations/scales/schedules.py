@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from traincheck.readings.loss_scales import Numbers
 from traincheck.readings.reading import MANY, Reader, Reading
+from traincheck.readings.recorded import Numbers
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.scalars import GradientSizes
 from traincheck.readings.steps import is_judged, scheduler_class
@@ -162,7 +162,7 @@ class FirstSizes(Reader):
             return
         if isinstance(event, StateEvent):
             if event.role == "gradient":
-                self._gradients.state(event)
+                self._gradients.observe(event)
             elif event.role == "parameter" and event.change == "new" and event.summary is not None:
                 self._parameters[event.name] = math.prod(event.summary.shape)
         elif isinstance(event, CallEvent):
@@ -185,7 +185,7 @@ class FirstSizes(Reader):
             self._is_over = True
         elif event.api == Families.BACKWARD:
             self._calls.append(event)
-            self._gradients.loss(event)
+            self._gradients.observe(event)
         elif event.root and event.grad_enabled and not self._losses:
             self._enter_batch(next(iter(event.args.values()), None))
 
@@ -199,7 +199,7 @@ class FirstSizes(Reader):
 
     def _end(self, event: StepEvent) -> Iterator[Reading]:
         calls, self._calls = self._calls, []
-        norms = [r for r in self._gradients.step(event) if r.what == Numbers.GRADIENT_NORM]
+        norms = [r for r in self._gradients.observe(event) if r.what == Numbers.GRADIENT_NORM]
         if not calls and event.recorded and not event.counters.get("optimizer_step"):
             return
         self._first = self._first or calls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traincheck.readings import recorded
 from traincheck.readings.losses import number
 from traincheck.rules.shared.batches import BATCHES, BatchLeafRule
 from traincheck.schema.events import BatchEvent
@@ -47,7 +48,7 @@ class MaskAttendsToPadding(BatchLeafRule, code="TC912", severity="info"):
     needs = BATCHES
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
-        rows = (event.tokens or {}).get("attended_padding")
+        rows = recorded.attended_padding(event)
         if rows is None or not path.endswith(".input_ids"):
             return ()
         self.triggered += 1
@@ -99,7 +100,7 @@ class MostlyPadding(BatchLeafRule, code="TC913", severity="info"):
         self._share = share
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
-        share = (event.tokens or {}).get("padding")
+        share = recorded.padding(event)
         if share is None or not path.endswith("input_ids"):
             return ()
         self.triggered += 1

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from traincheck.readings.losses import bounds
 from traincheck.readings.resumptions import brings_back
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Look, Place, Streak
@@ -64,10 +65,10 @@ class ExplodingActivation(ActivationRule, code="TC707"):
         self._streaks: dict[Place, Streak] = {}
 
     def judge(self, look: Look) -> Sequence[Violation]:
-        stats = look.stats
-        if stats.get("nonfinite") or "max" not in stats or "min" not in stats:
+        known = bounds(look.summary)
+        if known is None:
             return ()
-        largest = max(abs(stats["min"]), abs(stats["max"]))
+        largest = max(map(abs, known))
         history = self._histories.setdefault(look.place, History(16))
         usual = history.median if len(history) >= _ENOUGH else largest
         if largest <= self.floor or largest <= self.ratio * usual:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from traincheck.readings import recorded
 from traincheck.readings.losses import given, loss_needs, number
 from traincheck.rules.base.rule import EventRule
-from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -87,7 +87,10 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
             window = self._window
             if event.api in TARGETED:
                 if event.grad_enabled:
-                    value, low_high = value_of(event.result), _extremes_of(given(event, "input"))
+                    value, low_high = (
+                        recorded.value_of(event.result),
+                        _extremes_of(given(event, "input")),
+                    )
                     values = self._trained.setdefault(event.api, set())
                     if value is not None and len(values) < 2:  # noqa: PLR2004
                         values.add(value)
@@ -97,7 +100,7 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
                 if window is not None:
                     # Add a loss of an evaluation; if it is partly unknown, the batch is
                     # not compared.
-                    result, value = tensor_summary(event.result), value_of(event.result)
+                    result, value = tensor_summary(event.result), recorded.value_of(event.result)
                     outputs, target = given(event, "input"), _extremes_of(given(event, "target"))
                     is_known = (
                         event.stage == EVAL_STAGE
