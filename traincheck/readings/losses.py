@@ -106,8 +106,11 @@ _MIN_ELEMENTS = 16  # fewer may all have one sign by chance
 def loss_elements(event: Event) -> Iterator[Reading]:
     """Smallest and largest element of the arguments of a loss in training."""
     call = as_loss(event, LOSSES)
-    for name in ("input", "target") if call is not None else ():
-        tensor, known = call.args.get(name), recorded.extremes(call.args.get(name))
+    if call is None:
+        return
+    for name in ("input", "target"):
+        tensor: Value = call.args.get(name)
+        known = recorded.extremes(tensor)
         if known is None or math.prod(tensor["shape"]) < _MIN_ELEMENTS * (name == "input"):
             continue
         low, high = map(finite, known)
@@ -177,9 +180,9 @@ class IgnoredLabels(Reader):
 
     def _loss(self, event: CallEvent) -> Sequence[Reading]:
         """A loss was called. A single row has no padding."""
-        target = event.args.get("target")
+        target = given(event, "target")
         low, high = map(finite, recorded.extremes(target) or (None, None))
-        if low is None or high is None or target["shape"][:1] == [1]:
+        if target is None or low is None or high is None or target.shape[:1] == (1,):
             return ()
         ignored = recorded.ignored_label(event)
         is_left_out = ignored in (low, high)

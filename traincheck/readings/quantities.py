@@ -76,7 +76,8 @@ class Limit(Row):
         place: what a finding points to, if that is no variable of the event, and not the API.
         enough: readings that are needed to claim it.
         patience: readings in a row that are wrong before it is reported.
-        differs: what a comparison of two runs calls it; it tells nothing about others.
+        differs: what a comparison of two runs calls a number of a batch that they have differently.
+            Others are not told.
     """
 
     claim: str | Callable[[Mapping[str, Any]], str]

@@ -104,6 +104,11 @@ def hidden(found: Any) -> float | None:
     return stats(found).get("hidden")
 
 
+def inverted(found: Any) -> float | None:
+    """Whether a mask over keys shows the padding of their tokens and nothing else."""
+    return stats(found).get("inverted")
+
+
 def ignored(found: Any) -> float | None:
     """The share of labels that are -100."""
     return stats(found).get("ignored")
@@ -137,17 +142,17 @@ def value_of(result: Any) -> float | None:
 
 def padding(batch: BatchEvent) -> float | None:
     """The share of the positions of a batch that its mask excludes."""
-    share: Any = batch.tokens.get("padding")
+    share: float | None = batch.tokens.get("padding")
     return share
 
 
 def attended_padding(batch: BatchEvent) -> int | None:
     """In how many rows of a batch the mask includes padding."""
-    rows: Any = batch.tokens.get("attended_padding")
+    rows: int | None = batch.tokens.get("attended_padding")
     return rows
 
 
 def lost_end(batch: BatchEvent) -> int | None:
     """The token that ends most rows of a batch and that all its labels leave out."""
-    token: Any = batch.tokens.get("lost_end")
+    token: int | None = batch.tokens.get("lost_end")
     return token

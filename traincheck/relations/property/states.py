@@ -21,6 +21,8 @@ from traincheck.schema.observations.loads import (
     LoadFollowed,
 )
 from traincheck.schema.observations.reading import observed
+from traincheck.schema.probes.names import Experiments
+from traincheck.schema.probes.words import EXPERIMENTS
 from traincheck.schema.torch_api import Families
 
 _NEAR = 0.5  # of the distance that the load moved
@@ -120,7 +122,7 @@ PADDING_VECTOR = Property(
     reader=partial(EventReader, _rows),
     claims={_ZERO: "the padding vector of {of} is zero"},
     headline="The padding vector of an embedding is not zero any more",
-    cause="The embedding may have been initialized again after its padding vector was set to zero.",
+    cause=EXPERIMENTS[Experiments.PADDING_ROW].cause,
     fix="After the initialization: embedding.weight[embedding.padding_idx].zero_().",
     symptom=Symptom.INITIALIZATION,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.readings import recorded
-from traincheck.readings.losses import given, number
+from traincheck.readings.losses import given
 from traincheck.readings.provider import RunStates
 from traincheck.readings.scalars import excluded
 from traincheck.rules.attention.calls import (
@@ -169,7 +169,7 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
         hidden: list[Violation] = []
         if isinstance(event, CallEvent):
             if event.api in _MASKS:
-                inverted = [number(given(event, name), "inverted") for name in _MASKS[event.api]]
+                inverted = [recorded.inverted(given(event, name)) for name in _MASKS[event.api]]
                 self.triggered += any(one is not None for one in inverted)
                 if any(inverted):
                     self._hiding.append(event)
@@ -213,7 +213,7 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
         ]
 
     def _hides_all(self, root: CallEvent, call: CallEvent) -> Violation:
-        name = next(n for n in _MASKS[call.api] if number(given(call, n), "inverted"))
+        name = next(n for n in _MASKS[call.api] if recorded.inverted(given(call, n)))
         observed = f"{name} excludes all tokens and none of the padding"
         return self.violation(
             root,

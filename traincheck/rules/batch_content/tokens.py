@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from traincheck.readings import recorded
 from traincheck.readings.losses import number
+from traincheck.readings.quantities import QUANTITIES
+from traincheck.readings.recorded import Numbers
 from traincheck.rules.shared.batches import BATCHES, BatchLeafRule
 from traincheck.schema.events import BatchEvent
 from traincheck.schema.findings import Violation
@@ -44,7 +46,7 @@ class MaskAttendsToPadding(BatchLeafRule, code="TC912", severity="info"):
 
     title = "The attention mask of a batch includes padding"
     likely_cause = "The mask may have been made before padding, or consist of ones."
-    fix = "Build the mask as (input_ids != pad_token_id), or use the mask of the tokenizer."
+    fix = QUANTITIES[Numbers.PADDING].fix
     needs = BATCHES
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
