@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from traincheck.readings import recorded
-from traincheck.readings.auxiliary_models import AuxiliaryModels
 from traincheck.readings.gradients import Gradients
 from traincheck.readings.loader_epochs import Passes
-from traincheck.readings.modal_modules import ModalModules
+from traincheck.readings.modal_modules import AuxiliaryModels, ModalModules
 from traincheck.readings.optimizers import Holders
 from traincheck.readings.provider import RunState
 from traincheck.readings.resumptions import brings_back

@@ -8,8 +8,8 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar
 
+from traincheck.readings.provider import Router
 from traincheck.readings.reading import Key, Reader, Reading, Row
-from traincheck.readings.router import Router
 from traincheck.relations.base import (
     SATISFIED,
     OfProgram,
