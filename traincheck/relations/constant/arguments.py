@@ -76,7 +76,12 @@ def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
     for name, value in event.args.items():
         if isinstance(value, dict):
             if "shape" in value:
-                tensors.append(_with_dims(name, value) if event.api in LOSSES else name)
+                # A tensor with its dims, as ``input (2 dims)``: a loss broadcasts unequal dims.
+                tensors.append(
+                    f"{name} ({counted(len(value['shape']), 'dim')})"
+                    if event.api in LOSSES
+                    else name
+                )
         elif isinstance(value, bool):
             if name in _MODE_ARGUMENTS and has_mode:
                 values[name] = value
@@ -89,11 +94,6 @@ def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
     if event.api == ATTENTION and not is_masked(values) and _has_several(event.args.get("query")):
         values[CAUSAL] = event.args.get(CAUSAL) is True
     return values
-
-
-def _with_dims(name: str, tensor: Mapping[str, Any]) -> str:
-    """A tensor with its dims, as ``input (2 dims)``: a loss broadcasts unequal dims."""
-    return f"{name} ({counted(len(tensor['shape']), 'dim')})"
 
 
 def _has_several(query: Any) -> bool:
