@@ -7,7 +7,7 @@ import pytest
 from tests.builders import BN_BUFFERS, LINEAR, MLP, MLP_BN, OTHER_SCRIPT, SGD, TraceBuilder
 from tests.learning import broken, decide, learn, report_of
 from traincheck.readings.distributed.rank_steps import FIRST, LATER, LATER_AT_END, STUCK
-from traincheck.relations.contains.change_decider import PATIENCE
+from traincheck.relations.contains.change_claims import PATIENCE
 from traincheck.schema.events import CallEvent, StateEvent
 from traincheck.schema.findings import Symptom
 from traincheck.schema.torch_api import Families
