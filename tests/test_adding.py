@@ -120,7 +120,9 @@ def perform(page: str, folder: Path, *, without: Step | None = None) -> list[str
 def test_the_pages_have_steps() -> None:
     assert {"adding-a-relation", "adding-a-rule", "adding-an-instrument"} <= set(PAGES)
     assert {"adding-a-command", "adding-a-report-format", "adding-an-observation"} <= set(PAGES)
-    assert {"adding-a-probe", "adding-a-section", "adding-a-device"} <= set(PAGES)
+    assert {"adding-a-probe", "adding-a-quantity", "adding-a-section", "adding-a-device"} <= set(
+        PAGES
+    )
     assert all(len(steps(page)) >= 3 for page in PAGES)
 
 

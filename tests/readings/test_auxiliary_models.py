@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traincheck.readings.auxiliary_models import AuxiliaryModels, auxiliary_call
+from traincheck.readings.modal_modules import AuxiliaryModels, auxiliary_call
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.observations.models import (
     AuxiliaryEval,

@@ -136,10 +136,10 @@ def test_of_all_rules_one_follows_the_training() -> None:
 # What builds its own, and why: the events of one view, of one relation, or of one reader.
 OWN = {
     ("Collectives", "relations/consistent.py"),
-    ("KeptStates", "relations/property/states.py"),
+    ("KeptStates", "relations/property.py"),
     ("RankSteps", "relations/consistent.py"),  # with steps that are unrelated to other ranks
     ("RankSteps", "relations/loss.py"),
-    ("RescaledGradients", "relations/property/gradients.py"),
+    ("RescaledGradients", "relations/property.py"),
     ("RunProgram", "relations/consistent.py"),  # knows the programs of its claims
     ("RunProgram", "relations/distinct.py"),
     # Deciders: each sees the variables that its claims ask for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import MLP, TraceBuilder
-from traincheck.readings.router import Router, roles_of
+from traincheck.readings.provider import Router, roles_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.marks import LIFECYCLE_CHANGES

@@ -10,7 +10,7 @@ import pytest
 from tests.builders import MLP, OTHER_SCRIPT, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.readings.loss_scales import Numbers
+from traincheck.readings.recorded import Numbers
 from traincheck.readings.scalars import GradientSizes
 from traincheck.schema.events import CheckpointEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Symptom, Verdict
@@ -530,10 +530,10 @@ def test_a_weight_of_few_elements_has_no_share_of_the_gradients(shape, least):
     ):
         summary = TensorSummary("float32", of_it, stats={"norm": norm})
         fields = {"name": name, "role": "gradient", "change": "set", "summary": summary}
-        gradients.state(StateEvent(0, 0, 0, "train", 0, "p1-t0", **fields))
+        gradients.observe(StateEvent(0, 0, 0, "train", 0, "p1-t0", **fields))
     counters = {"backward": 1, "optimizer_step": 1}
     step = StepEvent(1, 1, 0, "train", 0, "p1-t0", counters=counters, complete=True)
-    shares = [one.value for one in gradients.step(step) if one.what == Numbers.LEAST_SHARE]
+    shares = [one.value for one in gradients.observe(step) if one.what == Numbers.LEAST_SHARE]
     assert shares == [pytest.approx(least)]
 
 

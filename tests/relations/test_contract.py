@@ -16,7 +16,7 @@ from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from tests.golden import Golden
 from tests.learning import Fed, decide, learn, report_of
 from traincheck import packages
-from traincheck.readings.router import Router, roles_of
+from traincheck.readings.provider import Router, roles_of
 from traincheck.relations import registry
 from traincheck.relations.order import Order
 from traincheck.relations.registry import BUILT_IN, RELATIONS

@@ -18,7 +18,7 @@ from tests.learning import claims, decide, learn, report_of, values_of
 from tests.rules.origins.programs import recorded, small
 from tests.rules.origins.test_tc053_worst_state_kept import kept
 from tests.rules.ranks.test_tc085_accumulated_gradients_rescaled import run as accumulated
-from traincheck.relations.property.relation import PROPERTIES
+from traincheck.relations.property import PROPERTIES
 from traincheck.schema.events import Event
 from traincheck.schema.observations.loads import FollowedValue
 from traincheck.schema.probes.event import ProbeEvent

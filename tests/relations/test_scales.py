@@ -15,7 +15,7 @@ from tests.builders import MLP, TraceBuilder
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.learning import claims, decide, learn, report_of
-from traincheck.relations.scales.quantities import GRADIENT, LENGTH, LOSS, QUANTITIES, RATE
+from traincheck.relations.scales import GRADIENT, LENGTH, LOSS, QUANTITIES, RATE
 from traincheck.schema.events import CheckpointEvent, Event, StateEvent
 from traincheck.schema.findings import Finding, Verdict
 from traincheck.schema.torch_api import Families

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from tests.builders import MLP, TraceBuilder
-from traincheck.readings.router import roles_of
+from traincheck.readings.provider import roles_of
 from traincheck.rules.registry import all_rules
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StateEvent

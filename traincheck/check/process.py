@@ -26,8 +26,7 @@ from traincheck.check.monitors.subscriptions import (
 from traincheck.check.verdicts import TraceView
 from traincheck.handlers import give_back
 from traincheck.readings.programs import file_of
-from traincheck.readings.provider import RunStates
-from traincheck.readings.router import Router
+from traincheck.readings.provider import Router, RunStates
 from traincheck.schema.claims import Invariant, Schedule
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Violation

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.diff.items import Answer, Comparison, Item, Phase, compare_values
 from traincheck.diff.messages import A, B
+from traincheck.readings.quantities import QUANTITIES
 from traincheck.schema.events import BatchEvent
 
 
@@ -15,12 +16,14 @@ class BatchItems:
     """Differences of the batches of a step.
 
     is_split: the rows are the same, in another number of batches.
+    notes: numbers that differ.
     """
 
     items: list[Item] = field(default_factory=list)
     compared: int = 0
     unknown: int = 0
     is_split: bool = False
+    notes: list[str] = field(default_factory=list)
 
 
 def compare_batches(a: Sequence[BatchEvent], b: Sequence[BatchEvent]) -> BatchItems:
@@ -47,11 +50,24 @@ def compare_batches(a: Sequence[BatchEvent], b: Sequence[BatchEvent]) -> BatchIt
             found.unknown += 1
         elif result.answer is Answer.DIFFERENT:
             note = result.a or result.b or "" if result.what == "key" else ""
+            found.notes += numbers(one, other)
             found.items.append(
                 Item(phase=Phase.BATCH, name=one.loader, what=result.what, leaf=result.leaf, a=one,
                      b=other, index=number, position=(0, number), note=note)
             )  # fmt: skip
     return found
+
+
+def numbers(a: BatchEvent, b: BatchEvent) -> Iterator[str]:
+    """The numbers that two batches have differently, if a row of the table has words for that."""
+    for row in QUANTITIES.values():
+        if row.differs:
+            mine, yours = ({one.key: one for one in row.reader().observe(e)} for e in (a, b))
+            for key in mine.keys() & yours.keys():
+                values = mine[key].value, yours[key].value
+                if values[0] != values[1]:
+                    of = row.differs.format(of=key.of)
+                    yield f"{of}: {values[0]:.6g} in {A}, {values[1]:.6g} in {B}"
 
 
 def rows_of(batches: Sequence[BatchEvent]) -> list[str]:

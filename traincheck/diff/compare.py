@@ -362,6 +362,7 @@ def _compare_batches(a: StepView, b: StepView, result: StepResult) -> bool:
         result.items += [
             replace(item, phase=phase, position=(place, item.position[1])) for item in found.items
         ]
+        result.notes += found.notes
         is_split |= is_training and found.is_split
     if is_split:
         result.notes.append(

@@ -13,8 +13,7 @@ from traincheck.check.verdicts import TraceView, instrument_named
 from traincheck.infer.propose import by_scope
 from traincheck.infer.replay_views import ClaimGroups, Features, ReplayViews, features_of, with_gaps
 from traincheck.readings.programs import Sketch, source_of
-from traincheck.readings.provider import RunStates
-from traincheck.readings.router import Router
+from traincheck.readings.provider import Router, RunStates
 from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent

@@ -11,8 +11,7 @@ import orjson
 
 from traincheck.infer.coverage import CoverageCollector, RunCoverage, union
 from traincheck.infer.replay_views import with_gaps
-from traincheck.readings.provider import RunStates
-from traincheck.readings.router import Router
+from traincheck.readings.provider import Router, RunStates
 from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.events import Event, StepEvent

@@ -13,8 +13,7 @@ from operator import or_
 
 from traincheck.check.engine import Engine
 from traincheck.check.monitors.invariant_monitor import in_sampled_view
-from traincheck.readings.provider import RunStates
-from traincheck.readings.router import Router
+from traincheck.readings.provider import Router, RunStates
 from traincheck.schema.claims import SAMPLED_STEPS, Context, Hypothesis, Invariant, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Report

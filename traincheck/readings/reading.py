@@ -1,13 +1,15 @@
-"""The record of a reading: what was read of whom, at which event. Readers make them."""
+"""Readings: the record, readers that make them, and rows of tables that say what is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import Subject
+from traincheck.schema.findings import Subject, Symptom, Topic
 
 # Examples that a comparison of many numbers, or with another run, is worth: a program does not pass
 # it by chance.
@@ -75,3 +77,58 @@ class EventReader(Reader):
 
     def observe(self, event: Event) -> Iterable[Reading]:
         return self._read(event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(ABC):
+    """One quantity: how it is read, what is claimed of its readings, and the texts of findings.
+
+    Attributes:
+        name: in claims.
+        needs: what a trace must hold to read it.
+        reader: makes one for a process.
+        headline, cause, fix, symptom, topic, severity: of a finding.
+    """
+
+    name: str
+    needs: Needs
+    reader: Callable[[], Reader]
+    headline: str
+    cause: str
+    fix: str
+    symptom: Symptom = Symptom.WRONG_VALUE
+    topic: Topic | None = None
+    severity: str = "warning"
+
+    @abstractmethod
+    def is_known(self, params: Mapping[str, Any]) -> bool:
+        """Whether this version can decide a claim with these parameters."""
+
+    @abstractmethod
+    def allows(self, params: Mapping[str, Any], value: Any) -> bool:
+        """Whether a reading agrees with a claim."""
+
+    @abstractmethod
+    def says(self, params: Mapping[str, Any]) -> str:
+        """The clause of a claim."""
+
+    def claimed(self, values: Iterable[Any]) -> Iterable[dict[str, Any]]:
+        """Parameters of the claims that the readings of a run support. values: each once."""
+        return ()
+
+    def cause_of(self, params: Mapping[str, Any]) -> str:
+        """The likely cause of a finding about this claim."""
+        return self.cause
+
+    def seen(self, params: Mapping[str, Any], reading: Reading) -> str:
+        """What a reading that breaks a claim shows, as a clause."""
+        return reading.seen
+
+    def at(self, reading: Reading) -> Subject:
+        """What a finding about a reading points to."""
+        assert reading.at is not None
+        return reading.at
+
+    def stage(self, reading: Reading) -> str:
+        """The stage of a finding."""
+        return "train"

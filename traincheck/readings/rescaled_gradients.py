@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from traincheck.readings import recorded
 from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
@@ -68,10 +69,9 @@ class RescaledGradients(RunState):
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
-            if event.role == "gradient":
-                stats = event.summary.stats if event.summary is not None else None
-                if stats and event.after is not None and isinstance(stats.get("norm"), float):
-                    self._looks.append(event)
+            is_known = event.after is not None and isinstance(recorded.norm(event), float)
+            if is_known and event.role == "gradient":
+                self._looks.append(event)
         elif isinstance(event, CallEvent):
             if (event.family or event.api) in _LANDMARKS:
                 self._calls.append(event)
@@ -100,7 +100,7 @@ class RescaledGradients(RunState):
         before: dict[str, float] = {}  # the last norm of each
         for look in self._looks:
             if look.after is not None and look.after < mark.after:
-                before[look.name] = float(((look.summary and look.summary.stats) or {})["norm"])
+                before[look.name] = recorded.norm(look) or 0.0
         present = {name for name, norm in before.items() if norm}
         after = dict(zip(mark.names, mark.norms))
         if len(present) < _FEWEST or not present <= after.keys():

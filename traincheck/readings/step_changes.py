@@ -1,4 +1,4 @@
-"""The changes within a step.
+"""The changes within a step, and gradients that have faded.
 
 Scans may be written late (on CUDA), but before the step ends. So read this at the ``step`` event.
 """
@@ -11,11 +11,33 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.readings.fading import FadedGradients
-from traincheck.readings.forwards import Forwards
+from traincheck.readings import recorded
+from traincheck.readings.step_facts import Forwards
 from traincheck.readings.variables import Variable
 from traincheck.schema.events import CallEvent, StateEvent, StepEvent
 from traincheck.schema.observations.gradients import UnclearedGradients, WrittenGradients
+
+_SHARE = 1e-3  # of the largest gradient; less is almost zero
+_PRECISE = ("float32", "float64")  # others lose updates while there is still much to learn
+
+
+class FadedGradients:
+    """The last and the largest gradient norm of each parameter or other key."""
+
+    def __init__(self) -> None:
+        self._norms: dict[int | str, tuple[float, float]] = {}
+
+    def enter(self, key: int | str, norm: float) -> None:
+        self._norms[key] = norm, max(norm, self._norms.get(key, (norm, norm))[1])
+
+    def forget(self, key: int | str) -> None:
+        self._norms.pop(key, None)
+
+    def is_faded(self, key: int | str, dtype: str) -> bool:
+        """Whether small updates of a parameter of this dtype may now round to zero."""
+        last, largest = self._norms.get(key, (0.0, 0.0))
+        return last < _SHARE * largest and dtype in _PRECISE
+
 
 # In the vocabulary of a run: it shows whether zero_grad is called
 ADDED = "gradients that zero_grad clears, or that backward adds to"
@@ -82,7 +104,7 @@ class StepChanges:
 
     def _gradient(self, event: StateEvent, name: str, change: str) -> None:
         is_zero = event.summary is not None and event.summary.zero is True
-        norm = event.summary and event.summary.stats and event.summary.stats.get("norm")
+        norm = recorded.norm(event)
         if norm:
             self._fading.enter(name, norm)
         if change == "cleared" or (change == "content" and is_zero):
@@ -211,10 +233,9 @@ class StepEntries:
         norms: dict[int, float] = {}
         broken: set[int] = set()
         for identity, look in self.gradients.items():
-            stats = look.summary.stats if look.summary is not None else None
-            norm = stats.get("norm") if stats else None
-            if stats and norm is not None:
+            norm = recorded.norm(look)
+            if norm is not None:
                 norms[identity] = norm
-                if stats.get("nonfinite"):
+                if recorded.non_finite(look):
                     broken.add(identity)
         return norms, frozenset(broken)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from traincheck.readings.auxiliary_models import AuxiliaryModels
+from traincheck.readings import recorded
 from traincheck.readings.gradients import Gradients
 from traincheck.readings.loader_epochs import Passes
-from traincheck.readings.modal_modules import ModalModules
+from traincheck.readings.modal_modules import AuxiliaryModels, ModalModules
 from traincheck.readings.optimizers import Holders
 from traincheck.readings.provider import RunState
 from traincheck.readings.resumptions import brings_back
@@ -221,7 +221,7 @@ class TrainingState(RunState):
             if event.change in ("new", "replaced"):
                 if event.change == "replaced" and event.stage == "train" and event.step:
                     self.replaced.add(name)
-                is_zero = (event.summary.stats or {}).get("norm") == 0
+                is_zero = recorded.norm(event) == 0
                 parameter.began_zero = is_zero or event.summary.zero is True
 
     def _forget_name(self, name: str, identity: int) -> None:

@@ -20,13 +20,13 @@ from traincheck.relations.base import (
     asked,
     counterexample,
 )
-from traincheck.relations.phrasing import ROLE_NAMES, SEVERAL_RANKS, display_name, in_program
+from traincheck.relations.phrasing import ROLE_NAMES, SEVERAL_RANKS, in_program
 from traincheck.relations.subtrees import fold, matcher
 from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
-from traincheck.schema.words import counted
+from traincheck.schema.words import counted, display_name
 
 MOMENTS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 WRAPPED, CALLS = "wrapped", "calls"

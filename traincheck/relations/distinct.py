@@ -259,7 +259,12 @@ class RepeatTracker:
             rank, loader, epoch = _place(mark, rng)
             step = self._starts.get((rank, loader, epoch))
             worker = rng.worker
-            for generator, state in _drawn(rng):
+            # The generators that the worker drew from, and the states they began in.
+            for generator, state in [
+                (name, state)
+                for name, state in sorted(rng.start.items())
+                if rng.after.get(name, state) != state
+            ]:
                 begun = self._begun[rank, loader, generator]
                 for other, its_worker, its_epoch in begun[-_MOST_COMPARED:]:
                     how = (
@@ -301,15 +306,6 @@ def _content(event: BatchEvent) -> tuple[str | None, int]:
 
 def _place(event: Event, worker: WorkerRng) -> tuple[int, str, int]:
     return event.rank, str(worker.loader), worker.epoch or 0
-
-
-def _drawn(worker: WorkerRng) -> list[tuple[str, str]]:
-    """The generators that the worker drew from, and the states they began in."""
-    return [
-        (name, state)
-        for name, state in sorted(worker.start.items())
-        if worker.after.get(name, state) != state
-    ]
 
 
 TEXTS = {

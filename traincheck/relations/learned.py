@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Any, ClassVar
 
-from traincheck.readings.reading import Key, Reader, Reading
-from traincheck.readings.router import Router
+from traincheck.readings.provider import Router
+from traincheck.readings.reading import Key, Reader, Reading, Row
 from traincheck.relations.base import (
     SATISFIED,
     OfProgram,
@@ -22,57 +21,8 @@ from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import Example, Symptom, Topic
+from traincheck.schema.findings import Example
 from traincheck.schema.protocols import Proposer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row(ABC):
-    """One quantity: how it is read, what is claimed of its readings, and the texts of findings.
-
-    Attributes:
-        name: in claims.
-        needs: what a trace must hold to read it.
-        reader: makes one for a process.
-        headline, cause, fix, symptom, topic, severity: of a finding.
-    """
-
-    name: str
-    needs: Needs
-    reader: Callable[[], Reader]
-    headline: str
-    cause: str
-    fix: str
-    symptom: Symptom = Symptom.WRONG_VALUE
-    topic: Topic | None = None
-    severity: str = "warning"
-
-    @abstractmethod
-    def is_known(self, params: Mapping[str, Any]) -> bool:
-        """Whether this version can decide a claim with these parameters."""
-
-    @abstractmethod
-    def allows(self, params: Mapping[str, Any], value: Any) -> bool:
-        """Whether a reading agrees with a claim."""
-
-    @abstractmethod
-    def says(self, params: Mapping[str, Any]) -> str:
-        """The clause of a claim."""
-
-    def claimed(self, values: Iterable[Any]) -> Iterable[dict[str, Any]]:
-        """Parameters of the claims that the readings of a run support. values: each once."""
-        return ()
-
-    def cause_of(self, params: Mapping[str, Any]) -> str:
-        """The likely cause of a finding about this claim."""
-        return self.cause
-
-    def negative(self, params: Mapping[str, Any], reading: Reading) -> Example:
-        """The example of a reading that breaks a claim."""
-        assert reading.at is not None
-        return counterexample(
-            reading.event, reading.at, self.says(params), reading.seen, self.symptom
-        ).replace(topic=self.topic)
 
 
 class Learned(RelationBase):
@@ -208,4 +158,16 @@ class ReadingDecider(OfProgram):
         row = self._rows[reading.what]
         if row.allows(params, reading.value):
             return ((index, SATISFIED),) * reading.weight
-        return ((index, row.negative(params, reading)),)
+        return ((index, negative(row, params, reading)),)
+
+
+def negative(row: Row, params: Mapping[str, Any], reading: Reading) -> Example:
+    """The example of a reading that breaks a claim."""
+    return counterexample(
+        reading.event,
+        row.at(reading),
+        row.says(params),
+        row.seen(params, reading),
+        row.symptom,
+        stage=row.stage(reading),
+    ).replace(topic=row.topic)

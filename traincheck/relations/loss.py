@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.readings import recorded
 from traincheck.readings.distributed.ranks import RankSteps
-from traincheck.readings.loss_scales import OF_TERMS, LossScale
-from traincheck.readings.losses import LOSSES, OVER_CLASSES
+from traincheck.readings.losses import LOSSES, OVER_CLASSES, LossScale
+from traincheck.readings.recorded import OF_TERMS
 from traincheck.readings.steps import is_judged, is_skipped
 from traincheck.relations.base import (
     SATISFIED,
@@ -23,7 +24,6 @@ from traincheck.relations.iterations import Examples
 from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
-from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
 
 BACKWARDS, RANKS, TOKENS = "backwards", "ranks", "tokens"
@@ -57,38 +57,25 @@ class ProcessLosses:
     _lines: set[str | None] = field(default_factory=set)  # lines that call backward
     _shifts: dict[int, CallEvent] = field(default_factory=dict)
 
-    def call(self, event: CallEvent) -> None:
-        """A call ended."""
-        if event.exception is not None:
-            return
-        if event.api in LOSSES:
-            if event.grad_enabled:
-                self._losses.loss(event)
-                target = event.args.get("target")
-                stats = target.get("stats") if isinstance(target, Mapping) else None
+    def observe(self, event: CallEvent | MarkEvent) -> None:
+        """A call ended, or there are several ranks."""
+        if isinstance(event, MarkEvent):
+            self._losses.observe(event)
+        elif event.exception is None and event.family != Families.OPTIMIZER_STEP:
+            self._losses.observe(event)
+            if event.api == Families.BACKWARD:
+                self._lines.add(event.where)
+            elif event.api in OVER_CLASSES and event.grad_enabled and event.stage == "train":
                 # Targets that are not ahead may be of an autoencoder: *bounded* covers them
-                if (
-                    event.api in OVER_CLASSES
-                    and event.stage == "train"
-                    and stats
-                    and stats.get("shifted")
-                ):
-                    self._shifts.setdefault(int(stats["shifted"]), event)
-        elif event.api == Families.BACKWARD:
-            self._losses.backward(event)
-            self._lines.add(event.where)
-        elif event.api == Families.SCALE:
-            self._losses.scaled()
-
-    def grouped(self, event: MarkEvent) -> None:
-        """There are several ranks."""
-        self._losses.grouped(event)
+                ahead = recorded.ahead(event.args.get("target"))
+                if ahead:
+                    self._shifts.setdefault(int(ahead), event)
 
     def step(self, event: StepEvent) -> Iterator[LossShare]:
         """A step ended. For ranks, the value is the share of this rank."""
         lines, self._lines = self._lines, set()
         shifts, self._shifts = self._shifts, {}
-        for reading in self._losses.step(event) if not is_skipped(event) else ():
+        for reading in self._losses.observe(event) if not is_skipped(event) else ():
             if reading.under == OF_TERMS:
                 continue
             parts = _parts(event) if len(lines) == 1 else 0
@@ -122,10 +109,8 @@ class LossShares:
             return []
         updates = self._updates[event.rank, event.stream.partition("-")[0]]
         found: list[LossShare] = []
-        if isinstance(event, CallEvent):
-            updates.call(event)
-        elif isinstance(event, MarkEvent) and event.text == Marks.PROCESS_GROUP:
-            updates.grouped(event)
+        if isinstance(event, (CallEvent, MarkEvent)):
+            updates.observe(event)
         elif isinstance(event, StepEvent):
             for share in updates.step(event):
                 if share.kind == RANKS:

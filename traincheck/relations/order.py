@@ -31,7 +31,7 @@ from traincheck.relations.landmark_orders import (
     SharedOptimizers,
     triple_of,
 )
-from traincheck.relations.phrasing import display_name, in_program, selector_text
+from traincheck.relations.phrasing import in_program, selector_text
 from traincheck.schema.claims import Context, Hypothesis, Needs, sampled
 from traincheck.schema.events import (
     CallEvent,
@@ -44,6 +44,7 @@ from traincheck.schema.events import (
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
+from traincheck.schema.words import display_name
 
 BUFFER_NEEDS = Needs(
     calls=frozenset({Families.MODULE}),

@@ -7,19 +7,12 @@ from typing import Any
 
 from traincheck.readings.programs import file_of
 from traincheck.schema.findings import Topic
-from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined, listed
 
 SEVERAL_RANKS = "several ranks"  # in the vocabulary of a run: it has more than rank 0
 STEP = "step"  # as an outer window: from one step boundary to the next
 
 _MOST_NAMES = 4  # in a sentence
-_SHORT = {
-    STEP: "training step",
-    Families.BACKWARD: "backward",
-    Families.MODULE: "a forward of the model",
-    Families.ZERO_GRAD: "zero_grad",
-}
 _WRAPPERS = (
     "torch._dynamo.",
     "torch.ao.",
@@ -69,11 +62,6 @@ ROLE_NAMES = {
     "buffer": "buffer",
     "optimizer_state": "optimizer state",
 }
-
-
-def display_name(api: str) -> str:
-    """The short name of an API: ``Linear.forward``, ``functional.relu``."""
-    return _SHORT.get(api) or ".".join(api.split(".")[-2:])
 
 
 def format_args(args: Mapping[str, Any]) -> str:

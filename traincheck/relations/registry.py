@@ -7,22 +7,22 @@ from typing import Any, cast
 
 from traincheck.packages import offered
 from traincheck.relations.base import ProposerBase, RelationBase
-from traincheck.relations.bounded.relation import Bounded
+from traincheck.relations.bounded import Bounded
 from traincheck.relations.consistent import Consistent
 from traincheck.relations.constant.relation import Constant
 from traincheck.relations.contains.relation import Contains
 from traincheck.relations.count.relation import Count
 from traincheck.relations.distinct import Distinct
 from traincheck.relations.initialization import Initialization
-from traincheck.relations.input_output.relation import InputOutput
+from traincheck.relations.input_output import InputOutput
 from traincheck.relations.loss import Loss
 from traincheck.relations.loss_terms import TermsOfLoss
 from traincheck.relations.membership.relation import Membership
 from traincheck.relations.order import Order
 from traincheck.relations.periodic.relation import Periodic
-from traincheck.relations.property.relation import PropertyHolds
+from traincheck.relations.property import PropertyHolds
 from traincheck.relations.restored.relation import Restored
-from traincheck.relations.scales.relation import Scales
+from traincheck.relations.scales import Scales
 from traincheck.relations.schedule import Schedule
 from traincheck.relations.sharing import Sharing
 from traincheck.schema.protocols import Relation

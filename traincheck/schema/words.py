@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from traincheck.schema.torch_api import Families
+
 _ES = ("s", "x", "ch", "sh")
 _HARD = "epoch"  # its ch is pronounced k
 
@@ -118,3 +120,16 @@ def _in_json(match: re.Match[str]) -> str:
     if found == "##":
         return r"\u0023#"
     return r"\u007f" if found == "\x7f" else json.dumps(found)[1:-1]
+
+
+_SHORT = {
+    "step": "training step",
+    Families.BACKWARD: "backward",
+    Families.MODULE: "a forward of the model",
+    Families.ZERO_GRAD: "zero_grad",
+}
+
+
+def display_name(api: str) -> str:
+    """The short name of an API: ``Linear.forward``, ``functional.relu``."""
+    return _SHORT.get(api) or ".".join(api.split(".")[-2:])

@@ -10,12 +10,12 @@ from typing import Any
 from traincheck.readings.losses import LOSSES
 from traincheck.readings.reading import Reading
 from traincheck.relations.base import counterexample
-from traincheck.relations.phrasing import display_name, format_args, is_library, topic_of
+from traincheck.relations.phrasing import format_args, is_library, topic_of
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.torch_api import ATTENTION, MODAL, MULTI_HEAD, SOFTMAXES, Families
 from traincheck.schema.values import is_number, is_tensor
-from traincheck.schema.words import counted, joined
+from traincheck.schema.words import counted, display_name, joined
 
 ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
 HYPER, KEPT, MODES, SAMPLES, USED = "hyper", "kept", "modes", "samples", "used"
@@ -76,7 +76,12 @@ def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
     for name, value in event.args.items():
         if isinstance(value, dict):
             if "shape" in value:
-                tensors.append(_with_dims(name, value) if event.api in LOSSES else name)
+                # A tensor with its dims, as ``input (2 dims)``: a loss broadcasts unequal dims.
+                tensors.append(
+                    f"{name} ({counted(len(value['shape']), 'dim')})"
+                    if event.api in LOSSES
+                    else name
+                )
         elif isinstance(value, bool):
             if name in _MODE_ARGUMENTS and has_mode:
                 values[name] = value
@@ -89,11 +94,6 @@ def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
     if event.api == ATTENTION and not is_masked(values) and _has_several(event.args.get("query")):
         values[CAUSAL] = event.args.get(CAUSAL) is True
     return values
-
-
-def _with_dims(name: str, tensor: Mapping[str, Any]) -> str:
-    """A tensor with its dims, as ``input (2 dims)``: a loss broadcasts unequal dims."""
-    return f"{name} ({counted(len(tensor['shape']), 'dim')})"
 
 
 def _has_several(query: Any) -> bool:

@@ -151,7 +151,12 @@ class CallProposer(ProposerBase):
             self._has_optimizer = True
         elif isinstance(event, CallEvent):
             inside = self._open.pop(event.span, ())
-            if event.parent is not None and _is_telling(event):
+            # Whether a call inside another is characteristic of the program.
+            if event.parent is not None and (
+                event.family == Families.MODULE
+                or event.api.startswith("torch.nn.functional.")
+                or not is_library(event.api)
+            ):
                 self._open[event.parent].append(event)
             if event.family == Families.MODULE:
                 self._has_mode |= event.root and event.grad_enabled
@@ -243,15 +248,6 @@ class CallProposer(ProposerBase):
 def _is_internal(outer: str, inner: str) -> bool:
     """Whether a call is internal to the library: another version may differ."""
     return is_library(outer) and is_library(inner) and not is_loss(outer)
-
-
-def _is_telling(event: CallEvent) -> bool:
-    """Whether a call inside another is characteristic of the program."""
-    return (
-        event.family == Families.MODULE
-        or event.api.startswith("torch.nn.functional.")
-        or not is_library(event.api)
-    )
 
 
 class LandmarkDecider:

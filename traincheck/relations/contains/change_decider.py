@@ -187,7 +187,14 @@ class ChangeDecider:
         elif update is None:
             changed = changes.changed[role]
         else:
-            changed = self._during(update) - changes.unknown[role]
+            # The variables that changed in an update, and in the updates of inner optimizers.
+            found: set[str] = set()
+            for other in self._activity.updates:
+                if other.start_ns >= update.start_ns:
+                    found |= self._changes.after.get(other.span, set())
+                if other is update:  # those that began later and ended before lie within it
+                    break
+            changed = found - changes.unknown[role]
         if within(claim.params) > 1:
             changed = changed | (changes.changed["parameter"] & self._activity.trainable)
         if names <= changed and (role in ("buffer", "gradient") or bases <= changes.reached):
@@ -201,16 +208,6 @@ class ChangeDecider:
                 claim.known[key] = known
             return known
         return tuple(self._each(claim, event, variables, changed))
-
-    def _during(self, update: CallEvent) -> AbstractSet[str]:
-        """The variables that changed in an update, and in the updates of inner optimizers."""
-        found: set[str] = set()
-        for other in self._activity.updates:
-            if other.start_ns >= update.start_ns:
-                found |= self._changes.after.get(other.span, set())
-            if other is update:  # those that began later and ended before lie within it
-                break
-        return found
 
     def _each(
         self,

@@ -9,9 +9,10 @@ from typing import Any
 from traincheck.readings.variables import Variable
 from traincheck.relations.contains.call_claims import LANDMARKS
 from traincheck.relations.contains.change_claims import template_of
-from traincheck.relations.phrasing import STEP, display_name, format_args, in_program, selector_text
+from traincheck.relations.phrasing import STEP, format_args, in_program, selector_text
 from traincheck.schema.findings import Symptom
 from traincheck.schema.torch_api import Families
+from traincheck.schema.words import display_name
 
 # Usual names of models that follow another one.
 _COPIES = re.compile(

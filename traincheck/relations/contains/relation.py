@@ -87,7 +87,11 @@ class Contains(RelationBase):
         if "role" in mine:
             same = (mine["outer"], mine["change"]) == (its["outer"], its["change"])
             same = same and change_claims.within(mine) <= change_claims.within(its)
-            return same and _covers(mine, its)
+            # Whether all variables of the other claim are among mine.
+            return same and (
+                mine["role"] == its["role"]
+                and all(mine.get(key) in (None, its.get(key)) for key in ("leaf", "module_class"))
+            )
         same = (mine["outer"], mine["inner"]) == (its["outer"], its["inner"])
         same = same and change_claims.within(mine) <= change_claims.within(its)
         args = mine.get("args", {}).items()
@@ -109,13 +113,6 @@ class Contains(RelationBase):
         """Missing landmarks and updates are errors; a missing call inside a module is a warning."""
         is_error = "role" in claim.params or claim.params["outer"] == STEP
         return {"severity": "error" if is_error else "warning"}
-
-
-def _covers(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
-    """Whether all variables of the other claim are among mine."""
-    return mine["role"] == its["role"] and all(
-        mine.get(key) in (None, its.get(key)) for key in ("leaf", "module_class")
-    )
 
 
 class ContainsProposer(ProposerBase):

@@ -12,8 +12,7 @@ from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.base import ProposerBase, RelationBase, asked
-from traincheck.relations.membership.decider import MembershipDecider
-from traincheck.relations.membership.messages import (
+from traincheck.relations.membership.decider import (
     DTYPE,
     FREE,
     FROZEN,
@@ -27,6 +26,7 @@ from traincheck.relations.membership.messages import (
     TRAINABLE,
     UNMOVED,
     Lookups,
+    MembershipDecider,
     is_float,
     is_of_model,
     structure,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.readings.auxiliary_models import (
+from traincheck.readings.modal_modules import (
     AUXILIARY,
     AuxiliaryModel,
     AuxiliaryModels,

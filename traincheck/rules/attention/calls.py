@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from traincheck.readings import recorded
 from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event
@@ -89,7 +90,7 @@ def _over(batch: BatchEvent, root: CallEvent, calls: Sequence[CallEvent]) -> Pas
 
 
 def _padding(one: Pass) -> float:
-    padding = one.batch.tokens.get("padding")
+    padding = recorded.padding(one.batch)
     return padding if isinstance(padding, float) else 0.0
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from traincheck.readings.losses import given, number
+from traincheck.readings import recorded
+from traincheck.readings.losses import given
 from traincheck.readings.provider import RunStates
+from traincheck.readings.scalars import excluded
 from traincheck.rules.attention.calls import (
     ATTENTION,
     AttentionPasses,
@@ -65,7 +67,7 @@ class MaskNotUsed(BuiltInRule, code="TC316", severity="error"):
         found = self._passes.ended
         if found is None:
             return []
-        padding = found.batch.tokens.get("padding", 0)
+        padding = recorded.padding(found.batch)
         name = mask_passed(found)
         if not padding or name is None:
             return []
@@ -167,7 +169,7 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
         hidden: list[Violation] = []
         if isinstance(event, CallEvent):
             if event.api in _MASKS:
-                inverted = [number(given(event, name), "inverted") for name in _MASKS[event.api]]
+                inverted = [recorded.inverted(given(event, name)) for name in _MASKS[event.api]]
                 self.triggered += any(one is not None for one in inverted)
                 if any(inverted):
                     self._hiding.append(event)
@@ -183,7 +185,7 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
         return hidden if found is None else hidden + self._compare(found)
 
     def _compare(self, found: Pass) -> list[Violation]:
-        padding = found.batch.tokens.get("padding", 0)
+        padding = recorded.padding(found.batch)
         if not padding or abs(padding - _HALF) < _FEW:
             return []
         masks = [mask for mask in (_mask(call, found) for call in found.calls) if mask is not None]
@@ -211,7 +213,7 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
         ]
 
     def _hides_all(self, root: CallEvent, call: CallEvent) -> Violation:
-        name = next(n for n in _MASKS[call.api] if number(given(call, n), "inverted"))
+        name = next(n for n in _MASKS[call.api] if recorded.inverted(given(call, n)))
         observed = f"{name} excludes all tokens and none of the padding"
         return self.violation(
             root,
@@ -229,7 +231,7 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
 def _mask(call: CallEvent, found: Pass) -> TensorSummary | None:
     """The mask of a call, if it covers the tokens of the batch and its statistics are known."""
     mask = tensor_summary(call.args.get("attn_mask"))
-    if mask is None or mask.dtype != "bool" or not mask.shape or "zeros" not in (mask.stats or {}):
+    if mask is None or excluded(call) is None:
         return None
     if mask.shape[-1] != found.shape[1] or mask.shape[0] != found.shape[0]:
         return None
@@ -238,4 +240,4 @@ def _mask(call: CallEvent, found: Pass) -> TensorSummary | None:
 
 def _left_out(mask: TensorSummary) -> float:
     """The share of positions that a mask excludes."""
-    return (mask.stats or {})["zeros"]
+    return recorded.zeros(mask) or 0.0

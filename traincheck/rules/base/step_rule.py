@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from traincheck.readings.distributed.ranks import RankSteps, RunStep
-from traincheck.readings.hyperparameters import IN_FORCE, Course, HyperparametersInForce
+from traincheck.readings.optimizers import IN_FORCE, Course, HyperparametersInForce
 from traincheck.readings.provider import RunState, RunStates
 from traincheck.readings.step_facts import StepFacts
 from traincheck.readings.training_state import TrainingState

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traincheck.readings import recorded
 from traincheck.readings.losses import number
+from traincheck.readings.quantities import QUANTITIES
+from traincheck.readings.recorded import Numbers
 from traincheck.rules.shared.batches import BATCHES, BatchLeafRule
 from traincheck.schema.events import BatchEvent
 from traincheck.schema.findings import Violation
@@ -43,11 +46,11 @@ class MaskAttendsToPadding(BatchLeafRule, code="TC912", severity="info"):
 
     title = "The attention mask of a batch includes padding"
     likely_cause = "The mask may have been made before padding, or consist of ones."
-    fix = "Build the mask as (input_ids != pad_token_id), or use the mask of the tokenizer."
+    fix = QUANTITIES[Numbers.PADDING].fix
     needs = BATCHES
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
-        rows = (event.tokens or {}).get("attended_padding")
+        rows = recorded.attended_padding(event)
         if rows is None or not path.endswith(".input_ids"):
             return ()
         self.triggered += 1
@@ -99,7 +102,7 @@ class MostlyPadding(BatchLeafRule, code="TC913", severity="info"):
         self._share = share
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
-        share = (event.tokens or {}).get("padding")
+        share = recorded.padding(event)
         if share is None or not path.endswith("input_ids"):
             return ()
         self.triggered += 1

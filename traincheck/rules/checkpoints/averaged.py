@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from traincheck.readings.auxiliary_models import AUXILIARY, AuxiliaryModels, auxiliary_call
+from traincheck.readings.modal_modules import AUXILIARY, AuxiliaryModels, auxiliary_call
 from traincheck.readings.resumptions import brings_back
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs

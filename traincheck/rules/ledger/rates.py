@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from traincheck.readings.hyperparameters import Course
+from traincheck.readings.optimizers import Course
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.claims import Needs

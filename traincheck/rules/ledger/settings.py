@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.readings.hyperparameters import Course, Load
+from traincheck.readings.optimizers import Course, Load
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.claims import Needs

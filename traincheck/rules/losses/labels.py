@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 
-from traincheck.readings.losses import CROSS_ENTROPY, CTC, NLL, as_loss, given, loss_needs, number
+from traincheck.readings import recorded
+from traincheck.readings.losses import (
+    CROSS_ENTROPY,
+    CTC,
+    NLL,
+    as_loss,
+    bounds,
+    class_count,
+    given,
+    loss_needs,
+)
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.rules.shared.numbers import loss_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
-from traincheck.schema.torch_api import IGNORED_LABEL, Families
+from traincheck.schema.torch_api import Families
 
 
 class NoValidLabel(BuiltInRule, code="TC314", severity="error"):
@@ -58,7 +67,7 @@ class NoValidLabel(BuiltInRule, code="TC314", severity="error"):
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and (event.family or event.api) == Families.BACKWARD:
             call, self._sum = self._sum, None
-            loss = loss_of(event)
+            loss = recorded.loss_of(event)
             return [self._violation(call)] if call and loss is not None and math.isnan(loss) else []
         if isinstance(event, StepEvent):
             self._sum = None
@@ -72,14 +81,14 @@ class NoValidLabel(BuiltInRule, code="TC314", severity="error"):
 
     def _is_of_none(self, call: CallEvent) -> bool:
         target = given(call, "target")
-        low, high = number(target, "min"), number(target, "max")
-        if target is None or "int" not in target.dtype or low is None or high is None:
+        known = bounds(target)
+        if target is None or "int" not in target.dtype or known is None:
             return False
         self.triggered += 1
-        return bool(low == high == call.args.get("ignore_index", IGNORED_LABEL))
+        return bool(known[0] == known[1] == recorded.ignored_label(call))
 
     def _violation(self, call: CallEvent) -> Violation:
-        ignored = call.args.get("ignore_index", IGNORED_LABEL)
+        ignored = recorded.ignored_label(call)
         target = given(call, "target")
         shape = list(target.shape) if target else "the"
         return loss_violation(
@@ -126,8 +135,7 @@ class SingleClass(BuiltInRule, code="TC315", severity="error"):
         if call is None or logits is None or not logits.shape:
             return []
         self.triggered += 1
-        classes = logits.shape[1] if len(logits.shape) > 1 else logits.shape[0]
-        if classes != 1:
+        if class_count(logits.shape) != 1:
             return []
         return [
             loss_violation(
@@ -187,11 +195,11 @@ class CtcBlankInTargets(
         if call is None:
             return []
         targets, blank = given(call, "targets"), call.args.get("blank", 0)
-        low, high = number(targets, "min"), number(targets, "max")
-        if targets is None or low is None or high is None or not _are_all_labels(call):
+        known = bounds(targets)
+        if known is None or not _are_all_labels(call):
             return []
         self.triggered += 1
-        return [self._violation(call, blank)] if blank in (low, high) else []
+        return [self._violation(call, blank)] if blank in known else []
 
     def _violation(self, call: CallEvent, blank: object) -> Violation:
         return loss_violation(
@@ -219,5 +227,4 @@ def _extremes(call: CallEvent) -> tuple[float | None, float | None]:
     if isinstance(lengths, list):
         found = [length for length in lengths if isinstance(length, int)]
         return (min(found), max(found)) if found and len(found) == len(lengths) else (None, None)
-    tensor = given(call, "target_lengths")
-    return number(tensor, "min"), number(tensor, "max")
+    return bounds(given(call, "target_lengths")) or (None, None)

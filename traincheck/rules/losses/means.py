@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from traincheck.readings.losses import CROSS_ENTROPY, F, as_loss, given, loss_needs, number
+from traincheck.readings import recorded
+from traincheck.readings.losses import CROSS_ENTROPY, F, as_loss, given, loss_needs
 from traincheck.rules.base.rule import BuiltInRule, EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs
@@ -100,10 +101,10 @@ def _valid(call: CallEvent) -> int | None:
     """Number of labels in a mean if some are ignored, or None if it is unknown."""
     if call.args.get("reduction", "mean") != "mean":
         return None
-    if call.args.get("ignore_index", IGNORED_LABEL) != IGNORED_LABEL:
+    if recorded.ignored_label(call) != IGNORED_LABEL:
         return None
     target = given(call, "target")
-    ignored = number(target, "ignored")
+    ignored = recorded.ignored(target)
     if target is None or ignored is None:
         return None
     return round((1 - ignored) * math.prod(target.shape))

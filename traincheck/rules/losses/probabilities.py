@@ -11,9 +11,9 @@ from traincheck.readings.losses import (
     F,
     are_distributions,
     as_loss,
+    bounds,
     given,
     loss_needs,
-    number,
 )
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
@@ -131,9 +131,10 @@ class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
         self.triggered += 1
         name, dim = _CLASSES[call.api]
         tensor = given(call, name)
-        high = number(tensor, "max")
-        if tensor is None or high is None:
+        known = bounds(tensor)
+        if tensor is None or known is None:
             return []
+        high = known[1]
         loss = call.api.removeprefix(F)
         if high <= _ROUNDING:
             if dim is None:

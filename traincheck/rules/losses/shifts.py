@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import inf, log, prod
 from typing import Any
 
+from traincheck.readings import recorded
 from traincheck.readings.losses import OVER_CLASSES, are_next_tokens, as_loss, given, number
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.causality import CALLS, Readers, is_causal, is_open
@@ -94,7 +95,7 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
             target = None if call is None else given(call, "target")
             if call is None or target is None:
                 return []
-            if call.stage == "train" and number(target, "shifted") == _TWICE:
+            if call.stage == "train" and recorded.ahead(target) == _TWICE:
                 self._twice = self._twice or call
             else:
                 self._others += 1

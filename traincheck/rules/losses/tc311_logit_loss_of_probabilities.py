@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from traincheck.readings.losses import BCE_LOGITS, F, as_loss, given, loss_needs, number
+from traincheck.readings.losses import BCE_LOGITS, F, as_loss, bounds, given, loss_needs
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs, sampled
@@ -80,11 +80,10 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
         self.triggered += 1
         squashed, self._squashed = self._squashed, set()
         logits = given(call, "input")
-        if logits is None:
+        known = bounds(logits)
+        if logits is None or known is None:
             return []
-        low, high = number(logits, "min"), number(logits, "max")
-        if low is None or high is None:
-            return []
+        low, high = known
         if low < 0 or high > 1:
             self._elements = 0
             return []
@@ -107,8 +106,8 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
     def _squash(self, call: CallEvent, result: TensorSummary) -> list[Violation]:
         size = math.prod(result.shape)
         self._squashed.add(size)
-        low, high = number(result, "min"), number(result, "max")
-        if low is None or high is None or low == high or call.api not in _SIGMOID:
+        low, high = bounds(result) or (0.0, 0.0)
+        if low == high or call.api not in _SIGMOID:
             return []
         self.triggered += 1
         if not any(_maps(before, (size, low, high)) for before in self._extremes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.readings.losses import BCE, BCE_LOGITS, as_loss, given, loss_needs, number
+from traincheck.readings.losses import BCE, BCE_LOGITS, as_loss, bounds, given, loss_needs
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event
@@ -67,10 +67,10 @@ class TargetOutOfRange(EventRule, code="TC330", severity="error"):
         call = as_loss(event, _LOSSES)
         if call is None or call.api in self.reported or not _counts_all(call):
             return []
-        target = given(call, "target")
-        low, high = number(target, "min"), number(target, "max")
-        if low is None or high is None:
+        known = bounds(given(call, "target"))
+        if known is None:
             return []
+        low, high = known
         self.triggered += 1
         if low >= self._low and high <= self._high:
             return []
@@ -99,8 +99,8 @@ def _counts_all(call: CallEvent) -> bool:
         return False
     if call.args.get("reduction", "mean") == "none" or call.args.get("reduce") is False:
         return False
-    least = number(given(call, "weight"), "min")
-    return call.args.get("weight") is None or (least is not None and least > 0)
+    known = bounds(given(call, "weight"))
+    return call.args.get("weight") is None or (known is not None and known[0] > 0)
 
 
 def _cause(low: float, high: float) -> str:

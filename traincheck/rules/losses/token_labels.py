@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from traincheck.readings import recorded
 from traincheck.readings.losses import CROSS_ENTROPY, as_loss, given, loss_needs
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
@@ -12,7 +13,6 @@ from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
-from traincheck.schema.torch_api import IGNORED_LABEL
 from traincheck.schema.values import tensor_summary
 
 _PROOF = 2  # batches in a row
@@ -62,9 +62,9 @@ class EndTokenNotLearned(LoaderRule, code="TC319", severity="error"):
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent) and any(p.endswith(".labels") for p in event.leaves):
             self.triggered += 1
-            token = event.tokens.get("lost_end")
+            token = recorded.lost_end(event)
             lost = self._lost.setdefault(event.loader, [])
-            if token is None or (lost and lost[0].tokens["lost_end"] != token):
+            if token is None or (lost and recorded.lost_end(lost[0]) != token):
                 lost.clear()
             elif len(lost) < _PROOF:
                 lost.append(event)
@@ -79,7 +79,7 @@ class EndTokenNotLearned(LoaderRule, code="TC319", severity="error"):
         return []
 
     def _violation(self, event: BatchEvent) -> Violation:
-        token = event.tokens["lost_end"]
+        token = recorded.lost_end(event)
         observed = f"token {token} ends most rows and is -100 in all labels"
         return self.violation(
             event,
@@ -157,9 +157,9 @@ class PaddingAmongLabels(EventRule, code="TC332"):
                 if elements not in (whole, whole - batch.rows):
                     return []
                 self.triggered += 1
-                left_out = target.stats.get("ignored", 0.0)
+                left_out = recorded.ignored(target) or 0.0
                 if (
-                    call.args.get("ignore_index", IGNORED_LABEL) == batch.label
+                    recorded.ignored_label(call) == batch.label
                     or call.args.get("reduction") == "none"
                     or call.args.get("weight") is not None
                     or left_out > batch.share / 2  # each row may ignore its first label anyway
@@ -201,7 +201,7 @@ class _Padded:
 
 
 def _padded(event: BatchEvent) -> _Padded | None:
-    share, label = event.tokens.get("padding"), event.tokens.get("padding_label")
+    share, label = recorded.padding(event), event.tokens.get("padding_label")
     if not isinstance(share, float) or not isinstance(label, int) or share < _LEAST_PADDING:
         return None
     for path, leaf in event.leaves.items():

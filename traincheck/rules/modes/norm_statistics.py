@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from traincheck.readings.auxiliary_models import AUXILIARY, AuxiliaryModels
+from traincheck.readings.modal_modules import AUXILIARY, AuxiliaryModels
 from traincheck.rules.base.rule import BuiltInRule, EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent

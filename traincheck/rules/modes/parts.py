@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.readings.auxiliary_models import AUXILIARY
-from traincheck.readings.forwards import Forward
-from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.readings.modal_modules import AUXILIARY
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, Forward, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.events import CallEvent

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.readings.forwards import Forward
-from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, Forward, StepFacts
 from traincheck.rules.base.model_rule import MODELS
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.readings.forwards import Forward
-from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, Forward, StepFacts
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation

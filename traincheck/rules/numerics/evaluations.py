@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from traincheck.readings import recorded
 from traincheck.readings.losses import F, loss_needs
 from traincheck.rules.base.rule import BuiltInRule, EventRule
-from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -63,7 +63,7 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
     def observe(self, event: Event) -> Sequence[Violation]:
         if self.is_over or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
             return ()
-        value = value_of(event.result)
+        value = recorded.value_of(event.result)
         if value is None or not math.isfinite(value):
             return ()
         series = self._series.setdefault(event.api, _Series())
@@ -190,7 +190,7 @@ class EvaluationNotFinite(EventRule, code="TC716"):
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
-            value = value_of(event.result) if event.api in _EVALUATED_LOSSES else None
+            value = recorded.value_of(event.result) if event.api in _EVALUATED_LOSSES else None
             if value is None:
                 return []
             if event.grad_enabled:

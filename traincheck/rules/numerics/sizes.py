@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from traincheck.readings import recorded
+from traincheck.readings.losses import bounds
 from traincheck.readings.resumptions import brings_back
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Look, Place, Streak
@@ -64,10 +66,10 @@ class ExplodingActivation(ActivationRule, code="TC707"):
         self._streaks: dict[Place, Streak] = {}
 
     def judge(self, look: Look) -> Sequence[Violation]:
-        stats = look.stats
-        if stats.get("nonfinite") or "max" not in stats or "min" not in stats:
+        known = bounds(look.summary)
+        if known is None:
             return ()
-        largest = max(abs(stats["min"]), abs(stats["max"]))
+        largest = max(map(abs, known))
         history = self._histories.setdefault(look.place, History(16))
         usual = history.median if len(history) >= _ENOUGH else largest
         if largest <= self.floor or largest <= self.ratio * usual:
@@ -184,14 +186,14 @@ class PoorInitialization(BuiltInRule, code="TC708"):
                 self._changed[event.name] = event.after
             return
         summary = event.summary
-        stats = None if summary is None else summary.stats
-        if summary is None or stats is None or not is_kernel(event.module_class):
+        norm = recorded.norm(summary)
+        if summary is None or norm is None or not is_kernel(event.module_class):
             return
-        if len(summary.shape) < MATRIX or 0 in summary.shape or "norm" not in stats:
+        if len(summary.shape) < MATRIX or 0 in summary.shape:
             return
         elements = math.prod(summary.shape)
-        rms = stats["norm"] / math.sqrt(elements)
-        low, high = stats.get("min"), stats.get("max")
+        rms = norm / math.sqrt(elements)
+        low, high = recorded.extremes(summary) or (None, None)
         known[event.name] = _Weight(
             event=event,
             value=low if low is not None and low == high and elements > 1 else None,

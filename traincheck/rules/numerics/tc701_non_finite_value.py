@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from traincheck.readings import recorded
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.rules.shared.numbers import is_broken, loss_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
-from traincheck.schema.values import stats_of, tensor_summary
 
 _LOSSES = 3  # consecutive steps with a loss that is not finite
 _BY_HAND = "{observed}; the program's own update applied it."
@@ -90,9 +89,8 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
             self._call(event)
         elif isinstance(event, BatchEvent):
             for path, leaf in event.leaves.items():
-                summary = tensor_summary(leaf)
-                if summary is not None and is_broken(summary.stats):
-                    words = f"{_many(summary.stats)} in {path} of {event.loader}"
+                if recorded.non_finite(leaf):
+                    words = f"{_many(leaf)} in {path} of {event.loader}"
                     self._note("batch", words, Subject(variable=path), event)
         elif isinstance(event, StepEvent):
             found: list[Violation] = []
@@ -114,27 +112,26 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
         self._places.setdefault(kind, _Place(words, subject, event))
 
     def _state(self, event: StateEvent) -> None:
-        stats = None if event.summary is None else event.summary.stats
         if event.role == "gradient":
-            if is_broken(stats):
+            if recorded.non_finite(event):
                 self._gradients[event.name] = event
-                words = f"{_many(stats)} in the gradient of {event.name}"
+                words = f"{_many(event)} in the gradient of {event.name}"
                 self._note("gradient", words, Subject(variable=event.name), event)
             elif self._gradients:
                 self._gradients.pop(event.name, None)
         elif event.role == "parameter":
             if event.change == "gone":
                 self._broken_parameters.pop(event.name, None)
-            if stats is None:
+            if event.summary is None or event.summary.stats is None:
                 return
             self._seen.add(event.name)
             if event.change == "content" and not self._has_stepped:  # by the program itself
                 self._stepped = self._stepped or self._backward
-            if not is_broken(stats):
+            if not recorded.non_finite(event):
                 if self._broken_parameters:
                     self._broken_parameters.pop(event.name, None)
                 return
-            place = _Place(f"{_many(stats)} in {event.name}", Subject(variable=event.name), event)
+            place = _Place(f"{_many(event)} in {event.name}", Subject(variable=event.name), event)
             if event.change in ("new", "replaced"):
                 self._broken_parameters[event.name] = place
             else:
@@ -143,15 +140,14 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
     def _call(self, event: CallEvent) -> None:
         family = event.family or event.api
         if family == Families.MODULE:
-            stats = stats_of(event.result)
             # Without an optimizer, a forward after the update is of the same step
             is_due = event.grad_enabled and (self._has_stepped or self._backward is None)
-            if is_due and is_broken(stats):
-                words = f"{_many(stats)} in the result of {event.module or event.api}"
+            if is_due and recorded.non_finite(event.result):
+                words = f"{_many(event.result)} in the result of {event.module or event.api}"
                 self._note("module", words, Subject(module=event.module), event)
         elif family == Families.BACKWARD:
             self._backward = event
-            value = loss_of(event)
+            value = recorded.loss_of(event)
             if value is not None and value != value:  # noqa: PLR0124  # NaN stands for both
                 self._note("loss", "a loss that is not finite", Subject(), event)
         elif family == Families.OPTIMIZER_STEP and event.exception is None:
@@ -228,6 +224,6 @@ class _Place(NamedTuple):
     event: Event
 
 
-def _many(stats: dict[str, float] | None) -> str:
-    is_many = (stats or {}).get("nonfinite", 0) > 1
+def _many(found: Any) -> str:
+    is_many = (recorded.non_finite(found) or 0) > 1
     return "NaN or infinite elements" if is_many else "a NaN or infinite element"

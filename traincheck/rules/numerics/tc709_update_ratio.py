@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from traincheck.readings import recorded
 from traincheck.readings.small_samples import has_few
 from traincheck.readings.step_facts import DISCOVERY, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule
@@ -75,10 +76,9 @@ class UpdateRatio(StepRule, code="TC709"):
             return []
         found: list[Violation] = []
         for identity, look in facts.numbers.items():
-            stats = (look.summary and look.summary.stats) or {}
-            norm = stats.get("norm")
+            norm = recorded.norm(look)
             parameter = self.ledger.parameters.get(identity)
-            if norm is None or stats.get("nonfinite") or parameter is None:
+            if norm is None or recorded.non_finite(look) or parameter is None:
                 self._sizes.pop(identity, None)
             elif _is_matrix(parameter.shape):
                 found += self._compare(identity, norm, step, facts, updates)

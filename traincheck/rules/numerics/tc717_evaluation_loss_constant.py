@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from traincheck.readings import recorded
 from traincheck.readings.losses import given, loss_needs, number
 from traincheck.rules.base.rule import EventRule
-from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -87,7 +87,10 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
             window = self._window
             if event.api in TARGETED:
                 if event.grad_enabled:
-                    value, low_high = value_of(event.result), _extremes_of(given(event, "input"))
+                    value, low_high = (
+                        recorded.value_of(event.result),
+                        _extremes_of(given(event, "input")),
+                    )
                     values = self._trained.setdefault(event.api, set())
                     if value is not None and len(values) < 2:  # noqa: PLR2004
                         values.add(value)
@@ -97,7 +100,7 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
                 if window is not None:
                     # Add a loss of an evaluation; if it is partly unknown, the batch is
                     # not compared.
-                    result, value = tensor_summary(event.result), value_of(event.result)
+                    result, value = tensor_summary(event.result), recorded.value_of(event.result)
                     outputs, target = given(event, "input"), _extremes_of(given(event, "target"))
                     is_known = (
                         event.stage == EVAL_STAGE
@@ -111,9 +114,7 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
                     if not is_known or outputs is None or value is None or not math.isfinite(value):
                         window.is_plain = False
                         return []
-                    window.losses.append(
-                        _Loss(event.api, value, math.prod(outputs.shape), outputs.stats or {})
-                    )
+                    window.losses.append(_Loss(event.api, value, math.prod(outputs.shape), outputs))
                     window.calls.append(event)
             elif window is not None and event.root and not event.grad_enabled:
                 window.sizes.update(_sizes(event.result))
@@ -161,8 +162,9 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
 
     def _is_telling(self, loss: _Loss, window: _Window) -> bool:
         """Whether the loss is of model outputs that would differ for other samples."""
-        stats, low, high = loss.stats, loss.stats["min"], loss.stats["max"]
-        sums = stats.get("row_sum_min", low), stats.get("row_sum_max", high)
+        low, high = recorded.extremes(loss.outputs) or (0.0, 0.0)
+        least, most = recorded.row_sums(loss.outputs)
+        sums = low if least is None else least, high if most is None else most
         spread = _ALIKE * max(map(abs, (low, high, *sums)))
         return (
             sums[1] - sums[0] > spread
@@ -180,12 +182,12 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
 
 
 class _Loss(NamedTuple):
-    """A loss of an evaluation. size, stats: size and statistics of its input."""
+    """A loss of an evaluation. size: of its input, the outputs of the model."""
 
     api: str
     value: float
     size: int
-    stats: dict[str, float]
+    outputs: TensorSummary
 
 
 @dataclass(slots=True)

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from math import prod
 
+from traincheck.readings import recorded
 from traincheck.readings.small_samples import FEWEST_UNITS, may_be_chance
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Look, Place, Streak
-from traincheck.rules.shared.numbers import MATRIX, is_kernel, number
+from traincheck.rules.shared.numbers import MATRIX, is_kernel
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -81,7 +82,7 @@ class DeadUnits(ActivationRule, code="TC705"):
         self._streaks: dict[Place, Streak] = {}
 
     def judge(self, look: Look) -> Sequence[Violation]:
-        dead = look.stats.get("dead")
+        dead = recorded.dead(look.summary)
         if dead is None or look.samples < _SAMPLES:
             return ()
         if look.kind in _LEAKING_KINDS and look.units == look.samples:
@@ -114,7 +115,8 @@ class DeadUnits(ActivationRule, code="TC705"):
             return dead >= _LEAKING
         if dead == 1.0:
             return True
-        on = (1 - look.stats.get("zeros", 1.0)) / (1 - dead)
+        zeros = recorded.zeros(look.summary)
+        on = 0.0 if zeros is None else (1 - zeros) / (1 - dead)
         return dead >= self.share and on >= _RARE
 
 
@@ -171,7 +173,7 @@ class SaturatedActivation(ActivationRule, code="TC706"):
         self._streaks: dict[Place, Streak] = {}
 
     def judge(self, look: Look) -> Sequence[Violation]:
-        share = look.stats.get("saturated")
+        share = recorded.saturated(look.summary)
         if share is None or look.kind not in _KINDS or look.is_output:
             return ()
         if prod(look.summary.shape) < _ELEMENTS or look.units < FEWEST_UNITS:
@@ -247,7 +249,7 @@ class DeadFilters(BuiltInRule, code="TC714", severity="info"):
             return ()
         if "Embedding" in (event.module_class or "").rpartition(".")[2]:
             self._embedded.add(event.identity)  # also of a weight that an output layer shares
-        dead = number(event, "dead")
+        dead = recorded.dead(event)
         if dead is None or event.summary is None or not is_kernel(event.module_class):
             return ()
         if len(event.summary.shape) < MATRIX or event.summary.shape[0] <= 1:

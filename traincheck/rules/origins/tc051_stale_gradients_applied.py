@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from traincheck.readings import recorded
 from traincheck.readings.step_facts import Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule
-from traincheck.rules.shared.numbers import NORMS, number
+from traincheck.rules.shared.numbers import NORMS
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.gradients import ReplacedGradients, WrittenGradients
@@ -158,7 +159,7 @@ class _Row:
 def _norms(facts: StepFacts, identities: Iterable[int]) -> set[float]:
     """The norm of the last computed gradient of one of the parameters."""
     for identity in sorted(identities):
-        norm = number(facts.gradients.get(identity), "norm")
+        norm = recorded.norm(facts.gradients.get(identity))
         if norm is not None:
             return {norm}
     return set()

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
 from traincheck.readings.distributed.rank_steps import STUCK
-from traincheck.readings.fading import FadedGradients
 from traincheck.readings.optimizers import Holder
+from traincheck.readings.step_changes import FadedGradients
 from traincheck.readings.step_facts import Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule

@@ -8,6 +8,7 @@ from traincheck.rules.probes.probe_rule import ProbeRule
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.probes.event import ProbeEvent
 from traincheck.schema.probes.names import Experiments
+from traincheck.schema.probes.words import EXPERIMENTS
 
 
 class InputOverwritten(ProbeRule, code="TC006"):
@@ -93,7 +94,7 @@ class StatisticsLearnInEvaluation(ProbeRule, code="TC008"):
     likely_cause = (
         "A module updates its statistics in eval mode, e.g. without a test of self.training."
     )
-    fix = "In the method that updates them: if not self.training: return."
+    fix = EXPERIMENTS[Experiments.EVAL_STATE].fix
     experiment: ClassVar[str] = Experiments.EVAL_STATE
 
     def judged(self, event: ProbeEvent) -> Violation:

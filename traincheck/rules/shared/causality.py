@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
+from traincheck.readings import recorded
 from traincheck.readings.losses import OVER_CLASSES, are_next_tokens, as_loss, number
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.torch_api import ATTENTION as SDPA
@@ -137,7 +138,7 @@ def _share_hidden(call: CallEvent) -> float | None:
     """The share of later positions to which a softmax gives no weight; None for other calls."""
     if call.api not in SOFTMAXES or softmax_dim(call) not in (_KEYS, None):
         return None
-    return number(tensor_summary(call.result), "hidden")
+    return None if recorded.non_finite(call.result) else recorded.hidden(call.result)
 
 
 def _is_over(call: CallEvent, length: int | None) -> bool:

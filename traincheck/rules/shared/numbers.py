@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
 
+from traincheck.readings import recorded
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, StateEvent
 from traincheck.schema.torch_api import Families
-from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
 
 NORMS = DISCOVERY | GRADIENTS | Needs(stats=frozenset({"gradient"}))
 MATRIX = 2  # dims of a weight; biases and scales have fewer
 _KERNEL_CLASSES = (
     "Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
 )  # fmt: skip
-
-
-def number(event: StateEvent | None, name: str) -> float | None:
-    """A statistic of a variable, as recorded."""
-    if event is None or event.summary is None or event.summary.stats is None:
-        return None
-    return event.summary.stats.get(name)
-
-
-def is_broken(stats: Mapping[str, float] | None) -> bool:
-    """Whether NaN or infinity is among the elements."""
-    return bool(stats and stats.get("nonfinite"))
 
 
 def applied_norms(facts: StepFacts, holder: Holder) -> dict[int, float]:
@@ -50,31 +34,11 @@ def losses(facts: StepFacts) -> list[float] | None:
     found = []
     for moment in facts.moments:
         if moment.family == Families.BACKWARD:
-            value = loss_of(moment.call)
+            value = recorded.loss_of(moment.call)
             if value is None:
                 return None
             found.append(value)
     return found
-
-
-def loss_of(call: CallEvent) -> float | None:
-    """The value of a loss, from the call that runs backward on it; NaN if it is not finite."""
-    for summary in tensors_in(call.args).values():
-        return _value(summary)
-    return None
-
-
-def _value(summary: TensorSummary) -> float | None:
-    value: Any = summary.value
-    if isinstance(value, str):  # JSON holds non-finite values as text
-        return math.nan
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def value_of(result: Any) -> float | None:
-    """The number in the summary of a 0-d tensor; None if unknown."""
-    summary = tensor_summary(result)
-    return None if summary is None else _value(summary)
 
 
 def is_kernel(module_class: str | None) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from traincheck.readings import recorded
+from traincheck.readings.losses import scale_of
+from traincheck.readings.scalars import alone
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import HUBER, TARGETED, Families
-from traincheck.schema.values import tensor_summary
 from traincheck.schema.words import counted
 
 _PROOF = 2  # number of smaller windows, one at the end of each epoch
@@ -171,14 +173,14 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
         if isinstance(event, CallEvent):
             if event.api in _LOSSES:
                 is_mean = event.args.get("reduction") == "mean" and event.grad_enabled
-                self._loss = _value(event.result) if is_mean else None
+                self._loss = recorded.value_of(event.result) if is_mean else None
             elif (event.family or event.api) == Families.OPTIMIZER_STEP:
                 if any(call.span > event.span for call in self._same):
                     self.is_over = True  # a closure: each pass uses the same batch
             elif (event.family or event.api) == Families.BACKWARD:
-                given, loss = _value(event.args.get("tensors")), self._loss
-                self._loss = None
-                if given is not None and loss and abs(given - loss) <= _EXACT * abs(loss):
+                loss, self._loss = self._loss, None
+                scale = None if loss is None else scale_of(event, loss)
+                if scale is not None and abs(scale - 1) <= _EXACT and alone(event) is not None:
                     self._same.append(event)
         elif isinstance(event, StepEvent):
             return self._step(event)
@@ -219,9 +221,3 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
                 evidence=(same[-1],),
             )
         ]
-
-
-def _value(value: object) -> float | None:
-    tensor = tensor_summary(value)
-    found = None if tensor is None else tensor.value
-    return float(found) if isinstance(found, (int, float)) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traincheck.readings import recorded
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
@@ -11,7 +12,6 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
-from traincheck.schema.values import number
 
 _CONFIRMED = 3
 
@@ -65,7 +65,9 @@ class ClipGradWithoutGradients(
             return []
         clipped = _clipped(facts.moments)
         self.triggered += bool(clipped)
-        in_vain = [pair for pair in clipped if not any(number(call.result) for call in pair[0])]
+        in_vain = [
+            pair for pair in clipped if not any(recorded.clipped_norm(call) for call in pair[0])
+        ]
         if not in_vain:
             if clipped:
                 self._streaks.clear()
@@ -103,5 +105,7 @@ def _clipped(moments: Sequence[Moment]) -> list[tuple[list[CallEvent], str]]:
         elif moment.family == Families.OPTIMIZER_STEP and moment.applied and calls:
             found.append((calls, str(moment.call.owner)))
     return [
-        (calls, owner) for calls, owner in found if None not in (number(c.result) for c in calls)
+        (calls, owner)
+        for calls, owner in found
+        if None not in (recorded.clipped_norm(c) for c in calls)
     ]

@@ -1,17 +1,20 @@
-"""Lengths of schedules, where learning rates end, and sizes of first losses and gradients."""
+"""The relation *scales*: numbers of a whole run, compared with those of the reference runs."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from traincheck.readings.loss_scales import Numbers
-from traincheck.readings.reading import MANY, Reader, Reading
+from traincheck.readings.reading import MANY, Reader, Reading, Row
+from traincheck.readings.recorded import Numbers
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.scalars import GradientSizes
 from traincheck.readings.steps import is_judged, scheduler_class
+from traincheck.relations.learned import Learned
+from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -21,7 +24,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.findings import Subject
+from traincheck.schema.findings import Subject, Symptom, Topic
 from traincheck.schema.marks import Marks
 from traincheck.schema.places import short
 from traincheck.schema.torch_api import SCHEDULE_LENGTHS, TRAINING_STEPS, Families
@@ -162,7 +165,7 @@ class FirstSizes(Reader):
             return
         if isinstance(event, StateEvent):
             if event.role == "gradient":
-                self._gradients.state(event)
+                self._gradients.observe(event)
             elif event.role == "parameter" and event.change == "new" and event.summary is not None:
                 self._parameters[event.name] = math.prod(event.summary.shape)
         elif isinstance(event, CallEvent):
@@ -185,7 +188,7 @@ class FirstSizes(Reader):
             self._is_over = True
         elif event.api == Families.BACKWARD:
             self._calls.append(event)
-            self._gradients.loss(event)
+            self._gradients.observe(event)
         elif event.root and event.grad_enabled and not self._losses:
             self._enter_batch(next(iter(event.args.values()), None))
 
@@ -199,7 +202,7 @@ class FirstSizes(Reader):
 
     def _end(self, event: StepEvent) -> Iterator[Reading]:
         calls, self._calls = self._calls, []
-        norms = [r for r in self._gradients.step(event) if r.what == Numbers.GRADIENT_NORM]
+        norms = [r for r in self._gradients.observe(event) if r.what == Numbers.GRADIENT_NORM]
         if not calls and event.recorded and not event.counters.get("optimizer_step"):
             return
         self._first = self._first or calls
@@ -229,3 +232,191 @@ class FirstSizes(Reader):
             seen = f"the norm is {norms[0]:.4g} after {passes}{line}"
             event = self._norms[0][1]
             yield Reading(GRADIENT, "", under, tuple(norms), event, at, seen, MANY)
+
+
+LOW, HIGH = "low", "high"
+_BOUNDS = {LOW: "at least", HIGH: "at most"}
+_DIGITS = 3  # significant ones of a limit
+_SMALL = 0.05  # of the peak: rates below that are the end of a schedule, whatever they are
+_KINDS = frozenset({"batch", "checkpoint", "mark", "step"})
+_SIZES = Needs(calls=frozenset({Families.BACKWARD, Families.MODULE, Families.SCALE}), kinds=_KINDS)
+_SIZES |= Needs(states=frozenset({"parameter@new"}))
+_GRADIENTS = Needs(
+    states=sampled("gradient@backward", "gradient@zero_grad"), stats=sampled("gradient")
+)
+_SCHEDULES = frozenset({Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity(Row):
+    """A number that a run has once. A reading has several of the run, whose spread widens the band.
+
+    Attributes:
+        factor: the limits are that much farther than the smallest and largest reading.
+        margin: and at least that much farther.
+        varies: the factor is at least the largest reading divided by the smallest one.
+        most: the largest possible value.
+        only: if given, the one value that is claimed; others are settings.
+        text: what is limited, with ``{of}``.
+    """
+
+    factor: float
+    text: str
+    margin: float = 0.0
+    varies: bool = False
+    most: float = math.inf
+    only: float | None = None
+
+    def claimed(self, values: Iterable[Any]) -> Iterable[dict[str, Any]]:
+        """LOW, HIGH, both, or neither."""
+        known = [value for some in values for value in some]
+        low, high = min(known), max(known)
+        if self.only is not None and max(high / self.only, self.only / low) > self.factor:
+            return ()
+        factor = max(self.factor, high / low) if self.varies else self.factor
+        least = min(low / factor, low - self.margin)
+        largest = max(high * factor, high + self.margin)
+        found = [{LOW: _rounded(least, math.floor)}] if least > 0 else []
+        return found + ([{HIGH: _rounded(largest, math.ceil)}] if largest < self.most else [])
+
+    def is_known(self, params: Mapping[str, Any]) -> bool:
+        return (LOW in params) != (HIGH in params)
+
+    def allows(self, params: Mapping[str, Any], value: Any) -> bool:
+        """A run breaks a limit if all its readings do."""
+        low, high = min(value), max(value)
+        return bool(high >= params.get(LOW, high) and low <= params.get(HIGH, low))
+
+    def says(self, params: Mapping[str, Any]) -> str:
+        bound = LOW if LOW in params else HIGH
+        text = self.text.format(of=params.get("of", ""))
+        return f"{text} {_BOUNDS[bound]} {params[bound]:g}"
+
+
+def _rounded(value: float, to_whole: Callable[[float], int]) -> float:
+    """The value with three digits, rounded down or up."""
+    digit = 10.0 ** (math.floor(math.log10(value)) + 1 - _DIGITS)
+    return float(f"{to_whole(value / digit) * digit:.{_DIGITS}g}")
+
+
+_ALL = (
+    Quantity(
+        reader=FirstSizes,
+        name=LOSS,
+        needs=_SIZES,
+        factor=3.0,
+        varies=True,
+        text="the losses passed to backward() before the first update sum to",
+        headline="The loss begins at another scale than in the reference runs",
+        cause=(
+            "The loss may be a sum instead of a mean (or the reverse), or be divided by "
+            "another count: of micro-batches, labels or ranks."
+        ),
+        fix='Compare reduction= and the divisor of the loss; use reduction="mean", and divide by '
+        "the number of micro-batches once.",
+        symptom=Symptom.WRONG_VALUE,
+        topic=Topic.MAGNITUDE,
+    ),
+    Quantity(
+        reader=FirstSizes,
+        name=GRADIENT,
+        needs=_SIZES | _GRADIENTS,
+        factor=3.0,
+        varies=True,
+        text="the norm of the gradients of the first update is",
+        headline="Gradients begin at another scale than in the reference runs",
+        cause=(
+            "Gradients may not be divided by the number of micro-batches or ranks, or be "
+            "divided twice, or the loss may be reduced in another way."
+        ),
+        fix="Divide the loss by the number of micro-batches once, and not the gradients again.",
+        symptom=Symptom.WRONG_VALUE,  # as the loss, which explains it
+        topic=Topic.MAGNITUDE,
+        severity="info",
+    ),
+    Quantity(
+        reader=Schedules,
+        name=RATE,
+        needs=Needs(calls=_SCHEDULES, kinds=_KINDS),
+        factor=3.0,
+        margin=_SMALL,
+        most=1.0,
+        text="the last learning rate of {of}, divided by the largest one, is",
+        headline="The learning rate ends elsewhere on its schedule than in the reference runs",
+        cause=(
+            "The schedule may be built for another number of steps than there are updates, or "
+            "scheduler.step() called in another unit."
+        ),
+        fix="Build the schedule for the number of optimizer steps (batches divided by "
+        "accumulation steps), and call scheduler.step() after each.",
+        symptom=Symptom.SCHEDULE,
+        topic=Topic.SCHEDULER,
+    ),
+    Quantity(
+        reader=Schedules,
+        name=LENGTH,
+        needs=Needs(calls=_SCHEDULES, kinds=_KINDS),
+        factor=1.1,
+        only=1.0,
+        text="the length of the schedule of {of}, divided by the number of updates, is",
+        headline="The schedule is built for another number of updates than there are",
+        cause=(
+            "The length of the schedule may count micro-batches or epochs, with "
+            "scheduler.step() after each update."
+        ),
+        fix="Build the schedule for the number of updates: epochs * len(loader) // "
+        "accumulation_steps.",
+        symptom=Symptom.SCHEDULE,
+        topic=Topic.SCHEDULER,
+    ),
+)
+QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in _ALL}
+
+
+class Scales(Learned):
+    """A number of a run is near that of the reference runs.
+
+    Claims:
+        A limit of one of these, for one program:
+        - The sum of the losses passed to backward() before the first update.
+        - The norm of the gradients of the first update.
+        - The last learning rate, divided by the largest one.
+        - The length of a schedule, divided by the number of updates, if it is 1.
+
+    Example:
+        ``In train.py, the losses passed to backward() before the first update sum to at most 7.1
+        (32 rows of about 16 values, 1 backward pass, 963 parameters).`` It breaks when the loss is
+        a sum instead of a mean.
+
+    Evidence:
+        - A run is ten examples.
+        - Limits of a loss or gradient are 3 times as wide as the first four readings of all
+          reference runs, or as much wider as the largest of these is larger than the smallest.
+        - Limits of a rate are 3 times and 5 % of the peak as wide, those of a length 1.1 times.
+        - A run breaks a limit of a loss or gradient if all its first four readings do.
+        - Only runs with the same number of rows in a batch, backward passes, parameters and ranks
+          are compared; for schedules, with the same number of updates.
+
+    Chance:
+        A coin for each example.
+
+    Not claimed:
+        - Losses of runs that resume or start from a file, and losses scaled for half precision.
+        - Rates that follow a metric, e.g. of ReduceLROnPlateau.
+        - Losses that reach zero.
+        - Weights of terms of a loss (see *loss_terms*), and steps of a scheduler for each update
+          (see *count*).
+    """
+
+    name = "scales"
+    term = "scale"
+    rows = QUANTITIES
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """A narrower limit of the same number implies a wider one."""
+        mine, its = dict(claim.params), dict(other.params)
+        if LOW in mine and LOW in its:
+            is_narrower = mine.pop(LOW) >= its.pop(LOW)
+        else:
+            is_narrower = mine.pop(HIGH, 0.0) <= its.pop(HIGH, 0.0)
+        return claim.relation == other.relation and mine == its and is_narrower

@@ -1,4 +1,4 @@
-"""The limits that the readings of a run support."""
+"""The relation *bounded*: numbers that stay within limits in every step of a program."""
 
 from __future__ import annotations
 
@@ -7,34 +7,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.readings.loss_scales import OF_TERMS, Numbers, ScaleReading
-from traincheck.readings.losses import (
-    BCE_LOGITS,
-    CROSS_ENTROPY,
-    OVER_CLASSES,
-)
-from traincheck.readings.reading import (
-    Key,
-    Reading,
-)
-from traincheck.relations.bounded.quantities import (
-    QUANTITIES,
-)
-from traincheck.schema.claims import (
-    Hypothesis,
-)
+from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, OVER_CLASSES, ScaleReading
+from traincheck.readings.quantities import QUANTITIES, Limits
+from traincheck.readings.reading import Key, Reading
+from traincheck.readings.recorded import OF_TERMS, Numbers
+from traincheck.relations.base import SATISFIED
+from traincheck.relations.iterations import Examples, ShortUpdates
+from traincheck.relations.learned import Learned, ReadingDecider, ReadingProposer, negative
+from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.events import Event, StepEvent
+from traincheck.schema.findings import Example
 
-Limits = dict[str, Any]  # low, high; open: neither is reached; sums: functions that add up terms
 _SAME = 2e-6  # relative: a smaller difference is rounding
 _WIDER = 1.25  # than the readings, where a number varies with the data
-_MUCH_WIDER = 30.0
 _CLOSE = 2.0  # than the readings, where a sampled view may find a little more
 _MOST_SPREAD = 2.5  # of a number that is bounded from both sides
 _FEW = 3  # distinct values of the number of batches of an update
-_FEWEST = 2  # classes
-_MOST_SEEN, _MOST = 0.5, 0.9  # share of units that is seen, and that is allowed
-_CLEAR_SHARE = 1e-4  # of the gradients: smaller shares may be mere noise
-_VANISHED = 1e-3  # of the least share that was seen
 _CLEAR = 0.3  # of the largest magnitude: then a sign is not coincidence
 _MIN_SERIES = 3
 _SECOND = 2  # call of a model for one more token: with it a series begins
@@ -48,6 +36,139 @@ _AT_MOST = {
 }  # arguments of a logarithm, or results of one
 _OF_PROBABILITIES = frozenset({"torch.nn.functional.binary_cross_entropy"})
 _OF_LOGITS = frozenset({CROSS_ENTROPY, BCE_LOGITS})
+
+
+_COUNTED = 1.4  # factor from which on another number of terms was summed
+
+
+class Bounded(Learned):
+    """A number stays within limits.
+
+    Claims:
+        - The loss passed to backward() over one update is a fixed multiple of the mean loss, or the
+          sum of its terms is not divided.
+        - Logits reach below zero. Inputs of a loss never do, or never exceed zero, or one.
+        - The norm that clipping finds is above zero.
+        - Losses, gradients and batches are finite.
+        - A model is called at most n times to continue a sequence.
+        - The norm of the gradients is not far above its norm in the reference. It is above zero
+          unless the loss is zero. No weight has next to none of it.
+        - The first ten updates move no weight by much more than the learning rate, if the first
+          update moves some by exactly the learning rate.
+        - Most units of an activation are neither dead for a whole batch nor saturated.
+        - cross_entropy has two classes or more. Its target is n tokens ahead of the model's input
+          and ignores some labels, such as padding. Labels with padding hold the end token.
+        - The mask of a batch, and of attention, leaves out the padding. Attention weights leave out
+          later positions.
+
+    Example:
+        ``In train.py, the losses passed to backward() in one update sum to the mean loss (no
+        scaling).`` It breaks when the loss is not divided by the number of micro-batches.
+
+    Evidence:
+        One example for each reading; two for a share of units, as it covers many. Limits are no
+        closer than the program intends them: a sign, an exact multiple, a number of tokens that
+        most series end with. Other limits are 1.25 times as wide as the readings, 30 times for the
+        norm of gradients (which takes 12 readings), 1,000 times for the share of a weight.
+        Vanishing gradients count from the fifth time in a row, dead units from the fourth. An
+        update with less of a loss (the last of an epoch) counts only when an update of another
+        iteration follows.
+
+    Chance:
+        A coin for each example.
+
+    Not claimed:
+        - How large a loss is.
+        - Anything about other programs.
+        - Losses that are sums of several functions, scaled for half precision, or searched with
+          (LBFGS).
+        - Logits that are all one number.
+        - Labels of batches without padding, if the ignored labels are padding.
+    """
+
+    name = term = "bounded"
+    rows = QUANTITIES
+    named = ("quantity", "api", "name")
+
+    def proposer(self) -> BoundedProposer:
+        return BoundedProposer(self)
+
+    def decider(self, claims: Sequence[Hypothesis]) -> BoundedDecider:
+        return BoundedDecider(self, claims)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        row = QUANTITIES[claim.params["quantity"]]
+        return row.needs if row.of_claim is None else row.of_claim(claim.params)
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """Narrower limits of the same numbers imply wider ones."""
+        mine, its = dict(claim.params), dict(other.params)
+        is_above = mine.pop("low", -math.inf) >= its.pop("low", -math.inf)
+        is_below = mine.pop("high", math.inf) <= its.pop("high", math.inf)
+        return claim.relation == other.relation and mine == its and is_above and is_below
+
+
+class BoundedProposer(ReadingProposer):
+    """Proposes limits for each key that was read often enough."""
+
+    def __init__(self, relation: Bounded) -> None:
+        super().__init__(relation)
+        self._history = ReadingHistory()
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        return self._history.claims(self._program.name)
+
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
+        """Claims that this run supports, though it is too short to propose them."""
+        return self._history.claims(self._program.name, is_echo=True)
+
+    def _enter(self, readings: Iterable[Reading]) -> None:
+        for reading in readings:
+            self._values.setdefault(reading.key, {})
+            self._history.add(reading)
+
+
+class BoundedDecider(ReadingDecider):
+    """Decides each reading when it is made. A short update at the end of a run is not judged."""
+
+    def __init__(self, relation: Bounded, claims: Sequence[Hypothesis]) -> None:
+        super().__init__(relation, claims)
+        self._waiting: dict[int, list[Example]] = defaultdict(list)
+        self._short = ShortUpdates()
+
+    def observe(self, event: Event) -> Examples:
+        self._short.observe(event)
+        if isinstance(event, StepEvent) and not event.recorded:
+            self._waiting.clear()
+        return super().observe(event)
+
+    def _judge(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
+        if isinstance(reading, ScaleReading):
+            return self._scale(index, params, reading)
+        row = QUANTITIES[reading.what]
+        if row.allows(params, reading.value):
+            self._waiting.pop(index, None)
+            return ((index, SATISFIED),) * reading.weight
+        waiting = self._waiting[index]
+        waiting.append(negative(row, params, reading))
+        return ((index, waiting.pop(0)),) if len(waiting) >= row.patience else ()
+
+    def _scale(self, index: int, params: Mapping[str, Any], reading: ScaleReading) -> Examples:
+        """The loss passed to backward() may be smaller in the last update of an epoch."""
+        low, high = params["low"], params["high"]
+        is_told = reading.is_plain or low == high
+        if not (is_told and reading.sums <= set(params.get("sums", ()))):
+            return ()
+        row = QUANTITIES[reading.what]
+        is_held = row.allows(params, reading.value)
+        # A term that was added: a batch more or less would double or halve it
+        is_near = low == high and low / _COUNTED < reading.value < low * _COUNTED
+        if reading.value < low and not is_held and not is_near:
+            return self._short.add_short(index, negative(row, params, reading))
+        self._short.clear_short(index)
+        if is_held:
+            return ((index, SATISFIED),)
+        return () if is_near else ((index, negative(row, params, reading)),)
 
 
 class ReadingHistory:
@@ -115,13 +236,12 @@ class ReadingHistory:
             is_enough = self._is_echo or len(ends) >= _MIN_SERIES
             is_limit = is_enough and 2 * ends.count(high) >= len(ends)
             return {"high": high} if is_limit else None
-        if key.what == Numbers.GRADIENT_NORM:
-            return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if high > 0 else None
         if key.what == Numbers.MOVED:
             is_even = _RATE[0] <= values[0] <= _RATE[1] and _RATES[0] <= low <= high <= _RATES[1]
             return {"high": math.ceil(_WIDER * high * 10) / 10} if is_even else None
-        if key.what in _PLAIN:
-            return _plain(key.what, low, high)
+        of_extremes = QUANTITIES[key.what].limits
+        if of_extremes is not None:
+            return of_extremes(low, high)
         return _sign(key, low, high, self._values)
 
     def _is_undivided(self) -> bool:
@@ -154,42 +274,6 @@ def _up(value: float) -> float:
     """No less than ``value``, in three digits."""
     digits = 2 - math.floor(math.log10(abs(value))) if value else 0
     return math.ceil(value * 10.0**digits) / 10.0**digits
-
-
-_PLAIN = frozenset(
-    {
-        Numbers.NON_FINITE,
-        Numbers.END_TOKEN,
-        Numbers.AHEAD,
-        Numbers.HIDDEN,
-        Numbers.LEFT_OUT,
-        Numbers.MASK,
-        Numbers.PADDING,
-        Numbers.CLIPPED_NORM,
-        Numbers.FLAT,
-        Numbers.CLASSES,
-        Numbers.LEAST_SHARE,
-        Numbers.DEAD,
-        Numbers.SATURATED,
-    }
-)
-
-
-def _plain(quantity: str, low: float, high: float) -> Limits | None:
-    """Limits that follow from the extremes alone."""
-    if quantity in (Numbers.MASK, Numbers.HIDDEN, Numbers.LEFT_OUT):
-        return {"low": 1.0} if low >= 1 else None
-    if quantity == Numbers.AHEAD:
-        return {"low": low, "high": high} if low == high else None
-    if quantity in (Numbers.NON_FINITE, Numbers.END_TOKEN, Numbers.PADDING):
-        return {"high": 0.0} if high <= 0 else None
-    if quantity == Numbers.CLASSES:
-        return {"low": _FEWEST} if low >= _FEWEST else None
-    if quantity == Numbers.LEAST_SHARE:
-        return {"low": float(f"{_VANISHED * low:.1g}")} if low >= _CLEAR_SHARE else None
-    if quantity in (Numbers.DEAD, Numbers.SATURATED):
-        return {"high": _MOST} if high <= _MOST_SEEN else None
-    return {"low": 0.0, "open": True} if low > 0 else None
 
 
 def _sign(

@@ -1,1 +1,0 @@
-"""The relation *property*: what experiments and observations show of a healthy program."""
