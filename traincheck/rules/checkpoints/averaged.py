@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from traincheck.readings.auxiliary_models import AUXILIARY, AuxiliaryModels, auxiliary_call
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -63,11 +63,8 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
     )
     fix = "Save the number of updates with the average, as one of its buffers."
     needs = needs_of(LoadedAverage) | Needs(kinds=frozenset({"checkpoint", "step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loaded: dict[str, _Loaded] = {}
-        self._optimizer: CheckpointEvent | None = None
+    _loaded: dict[str, _Loaded] = fresh(dict)
+    _optimizer: CheckpointEvent | None = None
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -190,10 +187,7 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
     )
     fix = "Call update_parameters(model) of the average after optimizer.step()."
     needs = AUXILIARY
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
+    _models: defaultdict[int, AuxiliaryModels] = fresh(lambda: defaultdict(AuxiliaryModels))
 
     def judge(self, event: Event) -> list[Violation]:
         call = auxiliary_call(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -176,11 +176,8 @@ class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-g
         states=frozenset({"parameter@new"}),
         kinds=frozenset({"checkpoint", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loads: dict[str, CheckpointEvent] = {}  # root -> load of it
-        self._names: dict[tuple[str, int], StateEvent] = {}  # (root, identity) -> its first name
+    _loads: dict[str, CheckpointEvent] = fresh(dict)  # root -> load of it
+    _names: dict[tuple[str, int], StateEvent] = fresh(dict)  # (root, identity) -> its first name
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):

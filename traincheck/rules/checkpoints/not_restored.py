@@ -121,11 +121,8 @@ class ScalerNotRestored(EventRule, code="TC609"):
     fix = "Call scaler.load_state_dict() with the saved state before training continues."
     needs = RESUME | Needs(calls=frozenset({Families.SCALER_STEP}))
     uses = (Resume,)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._scaler: CheckpointEvent | None = None
-        self._used: CallEvent | None = None
+    _scaler: CheckpointEvent | None = None
+    _used: CallEvent | None = None
 
     def bind(self, run_states: RunStates) -> None:
         self._resume = run_states.of(Resume)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -60,11 +60,8 @@ class StateNotCopied(EventRule, code="TC604", severity="error"):
         calls=frozenset({Families.OPTIMIZER_STEP}),
         kinds=frozenset({"checkpoint", "optimizer", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._has_stepped = False
-        self._held: dict[str, frozenset[str]] = {}  # optimizer -> models with parameters in it
+    _has_stepped = False
+    _held: dict[str, frozenset[str]] = fresh(dict)  # optimizer -> models with parameters in it
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
@@ -180,10 +177,7 @@ class OptimizerSavedInPart(EventRule, code="TC605"):
     fix = "Save optimizer.state_dict() unchanged."
     fix_of_several = "Save the state_dict() of each optimizer unchanged."
     needs = Needs(kinds=frozenset({"checkpoint", "optimizer", "step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._held: dict[str, tuple[int, OptimizerEvent]] = {}
+    _held: dict[str, tuple[int, OptimizerEvent]] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, OptimizerEvent):

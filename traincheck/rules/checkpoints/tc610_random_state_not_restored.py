@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, RngEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -64,14 +64,11 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
     needs = needs_of(LoadedGenerators) | Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"checkpoint", "rng", "step"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loads: dict[str, CheckpointEvent] = {}  # since the last update: what, and its load
-        self._stepped: set[str | None] = set()
-        self._updated = False
-        self._earlier: set[tuple[str, int | None]] = set()  # sources and seeds before the load
-        self._since: set[tuple[str, int | None]] = set()
+    _loads: dict[str, CheckpointEvent] = fresh(dict)  # since the last update: what, and its load
+    _stepped: set[str | None] = fresh(set)
+    _updated = False
+    _earlier: set[tuple[str, int | None]] = fresh(set)  # sources and seeds before the load
+    _since: set[tuple[str, int | None]] = fresh(set)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):

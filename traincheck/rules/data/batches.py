@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, identified
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -125,13 +125,10 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
         kinds=frozenset({"batch", "step"}),
         stats=TARGETED | {"batch"},
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._fetched: dict[str, _Fetched] = {}  # by loader
-        self._given: set[str] = set()
-        self._backward: CallEvent | None = None  # its source line is the evidence
-        self._found: dict[str, list[Violation]] = {}
+    _fetched: dict[str, _Fetched] = fresh(dict)  # by loader
+    _given: set[str] = fresh(set)
+    _backward: CallEvent | None = None  # its source line is the evidence
+    _found: dict[str, list[Violation]] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent) and event.stage == "train":

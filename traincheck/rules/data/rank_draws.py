@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, RngEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -27,12 +27,10 @@ class Page:
 class RandomStateRule(BuiltInRule):
     """Compares the steps that all ranks have ended. is_over: whether the check has finished."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_over = False
-        self._open: dict[int, Page] = defaultdict(Page)
-        self._ended: dict[int | None, dict[int, Page]] = defaultdict(dict)
-        self._ranks: set[int] = set()
+    is_over = False
+    _open: dict[int, Page] = fresh(lambda: defaultdict(Page))
+    _ended: dict[int | None, dict[int, Page]] = fresh(lambda: defaultdict(dict))
+    _ranks: set[int] = fresh(set)
 
     def observe(self, event: Event) -> list[Violation]:
         if self.is_over or event.step is None:
@@ -100,12 +98,9 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
     fix = "Draw on all ranks, or from another generator if only one rank draws."
     needs = Needs(kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"
-
-    def __init__(self, steps: int = 2) -> None:
-        super().__init__()
-        self.steps = steps
-        self._equal = 0
-        self._last: str | None = None
+    steps: int = 2
+    _equal = 0
+    _last: str | None = None
 
     def compare(self, event: StepEvent, pages: Mapping[int, Page]) -> list[Violation]:
         contents = {page.content for page in pages.values()}
@@ -181,13 +176,10 @@ class RanksRepeatRandomDraws(
     fix = "Build the model with the same seed on all ranks, then seed with seed + rank."
     needs = Needs(calls=frozenset({DDP_INIT}), kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"
-
-    def __init__(self, steps: int = 4) -> None:
-        super().__init__()
-        self.steps = steps
-        self._wrapping: set[int] = set()  # ranks
-        self._equal = 0
-        self._last: str | None = None
+    steps: int = 4
+    _wrapping: set[int] = fresh(set)  # ranks
+    _equal = 0
+    _last: str | None = None
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traincheck.readings.losses import number
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event, StepEvent
@@ -53,11 +53,8 @@ class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
     )
     fix = "Return a copy of the sample that belongs to the index."
     needs = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._streaks: dict[tuple[str, str], _Streak] = {}
-        self._last: dict[tuple[str, str], Mapping[str, float]] = {}
+    _streaks: dict[tuple[str, str], _Streak] = fresh(dict)
+    _last: dict[tuple[str, str], Mapping[str, float]] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or len(set(event.indices)) < _ROWS:
@@ -178,10 +175,7 @@ class SampleRedrawn(LoaderRule, code="TC514", severity="info", aliases=("drawn-a
     )
     fix = "Draw without replacement (shuffle=True), unless this is intended."
     needs = BATCHES
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._epochs: dict[tuple[int, str], _Epoch] = {}
+    _epochs: dict[tuple[int, str], _Epoch] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent):

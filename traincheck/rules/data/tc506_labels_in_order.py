@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event, StepEvent
@@ -53,11 +54,8 @@ class LabelsInOrder(LoaderRule, code="TC506"):
     )
     fix = "Build the training loader with shuffle=True."
     needs = BATCHES | Needs(stats=frozenset({"batch"}))
-
-    def __init__(self, classes: int = 3) -> None:
-        super().__init__()
-        self._classes = classes
-        self._runs: dict[tuple[str, str], _Run | None] = {}
+    classes: int = 3
+    _runs: dict[tuple[str, str], _Run | None] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent) and event.sampler == _SEQUENTIAL and event.epoch == 0:
@@ -88,7 +86,7 @@ class LabelsInOrder(LoaderRule, code="TC506"):
                     or (event.rank, loader) not in self.training
                 ):
                     continue
-                if len(run.classes) >= self._classes and run.is_sorted:
+                if len(run.classes) >= self.classes and run.is_sorted:
                     self.reported.add(loader)
                     found.append(self._violation(run, path))
             return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -65,11 +66,8 @@ class RanksShareSamples(LoaderRule, code="TC512"):
     fix = "Build the training loader with sampler=DistributedSampler(dataset)."
     scope = "run"
     needs = BATCHES | Needs(calls=frozenset({DDP_INIT}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ranks: set[int] = set()  # that wrap a model
-        self._epochs: dict[str, _Epoch] = {}
+    _ranks: set[int] = fresh(set)  # that wrap a model
+    _epochs: dict[str, _Epoch] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and event.api == DDP_INIT:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.loaders import identified
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -16,6 +16,23 @@ _MOST = 4096  # tensors of batches that are stored
 
 _Place = tuple[str, str]  # of a call, and the name of its argument
 _Origin = tuple[str, str]  # a loader, and the path of a tensor in its batches
+
+
+@dataclass(slots=True)
+class _Scan:
+    """One step: tensors of batches by origin, and the inputs of models and losses."""
+
+    leaves: dict[_Origin, set[str]] = field(default_factory=dict)
+    given: dict[_Place, set[str]] = field(default_factory=dict)
+    calls: dict[_Place, CallEvent] = field(default_factory=dict)
+
+    def fresh(self) -> set[str]:
+        """All tensors in the batches of this step."""
+        return set().union(*self.leaves.values())
+
+    def all_given(self) -> set[str]:
+        """All tensors that models and losses received."""
+        return set().union(*self.given.values())
 
 
 class BatchNotUsed(EventRule, code="TC517", severity="error"):
@@ -61,14 +78,11 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
         kinds=frozenset({"batch", "step"}),
         stats=TARGETED | {"batch"},
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now = _Scan()
-        self._last = _Scan()
-        self._came: dict[str, tuple[_Origin, int]] = {}  # fingerprint -> origin and batch
-        self._several: dict[_Origin, bool] = {}  # whether it had more than one tensor
-        self._rows: dict[_Place, _Row] = {}
+    _now = fresh(_Scan)
+    _last = fresh(_Scan)
+    _came: dict[str, tuple[_Origin, int]] = fresh(dict)  # fingerprint -> origin and batch
+    _several: dict[_Origin, bool] = fresh(dict)  # whether it had more than one tensor
+    _rows: dict[_Place, _Row] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         if self.is_over:
@@ -87,15 +101,15 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
             if not now.leaves or not now.given:
                 return []  # nothing was fetched, or nothing scanned
             last, self._last = self._last, now
-            fresh = now.fresh()
-            if not last.leaves or fresh <= last.fresh():
+            arrived = now.fresh()
+            if not last.leaves or arrived <= last.fresh():
                 return []
             self.triggered += 1
             again = {
                 place
                 for place, keys in now.given.items()
                 if keys <= last.given.get(place, set())
-                and keys.isdisjoint(fresh)
+                and keys.isdisjoint(arrived)
                 and keys <= self._came.keys()
                 and self._is_left_out(place, now, last)
             }
@@ -157,23 +171,6 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
                 "scans, and each time there was a new batch"
             ),
         )
-
-
-@dataclass(slots=True)
-class _Scan:
-    """One step: tensors of batches by origin, and the inputs of models and losses."""
-
-    leaves: dict[_Origin, set[str]] = field(default_factory=dict)
-    given: dict[_Place, set[str]] = field(default_factory=dict)
-    calls: dict[_Place, CallEvent] = field(default_factory=dict)
-
-    def fresh(self) -> set[str]:
-        """All tensors in the batches of this step."""
-        return set().union(*self.leaves.values())
-
-    def all_given(self) -> set[str]:
-        """All tensors that models and losses received."""
-        return set().union(*self.given.values())
 
 
 @dataclass(slots=True)

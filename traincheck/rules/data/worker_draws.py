@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from traincheck.readings.provider import RunState, RunStates
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.shared.loaders import (
     BATCHES,
     DATA_LOADER,
@@ -149,10 +150,7 @@ class WorkersRepeatRandomDraws(
         "Seed the dataset's own generator in worker_init_fn from torch.initial_seed(), or create "
         "it from get_worker_info().seed at first use."
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: dict[tuple[int, str, int], dict[tuple[str, str, str], Worker]] = {}
+    _seen: dict[tuple[int, str, int], dict[tuple[str, str, str], Worker]] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
@@ -232,10 +230,7 @@ class EpochsRepeatRandomDraws(WorkerRule, code="TC505", aliases=("epochs-draw-th
         "on the epoch."
     )
     fix = "Seed workers from torch.initial_seed(), and do not reset the global seed in each epoch."
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: dict[tuple[int, str, int], Worker] = {}
+    _last: dict[tuple[int, str, int], Worker] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         found = []

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.events import BatchEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -71,11 +71,8 @@ class DrawnOrderLost(LoaderRule, code="TC072"):
     )
     fix = "Keep the permutation in a list or in dict.fromkeys(...), which keep the order."
     needs = BATCHES | needs_of(EpochOrder)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._orders: dict[tuple[int, str], _Order] = {}
-        self._found: dict[tuple[int, str], Violation] = {}
+    _orders: dict[tuple[int, str], _Order] = fresh(dict)
+    _found: dict[tuple[int, str], Violation] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, BatchEvent):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from traincheck.readings.hyperparameters import Course
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
@@ -149,10 +149,7 @@ class RateOverwrittenByScheduler(EventRule, code="TC069"):
         "scheduler.step() and before optimizer.step()."
     )
     needs = Needs(calls=frozenset({Families.SCHEDULER_STEP})) | needs_of(OverwrittenRates)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._times: Counter[str] = Counter()
+    _times: Counter[str] = fresh(Counter)
 
     def judge(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, CallEvent):

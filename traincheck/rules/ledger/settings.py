@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.readings.hyperparameters import Course, Load
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent
@@ -190,11 +190,8 @@ class SettingWrittenElsewhere(BuiltInRule, code="TC066"):
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"optimizer", "step"})
     ) | needs_of(IneffectiveWrite)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made: dict[str, OptimizerEvent] = {}
-        self._found: dict[tuple[str, str], Violation] = {}
+    _made: dict[str, OptimizerEvent] = fresh(dict)
+    _found: dict[tuple[str, str], Violation] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, OptimizerEvent):

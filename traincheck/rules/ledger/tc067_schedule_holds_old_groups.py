@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Symptom, Violation
@@ -50,10 +51,7 @@ class ScheduleHoldsOldGroups(InForceRule, code="TC067"):
     )
     needs = InForceRule.needs | needs_of(IneffectiveWrite)
     observes = needs_of(IneffectiveWrite)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: dict[str, tuple[MarkEvent, IneffectiveWrite]] = {}
+    _found: dict[str, tuple[MarkEvent, IneffectiveWrite]] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         found = observed(event, IneffectiveWrite)

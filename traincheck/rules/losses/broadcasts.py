@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 from traincheck.readings.losses import as_loss, given, loss_needs
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -173,15 +173,12 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
     needs = needs_of(LossBroadcast) | Needs(
         calls=frozenset({Families.BACKWARD, Families.MODULE}), kinds=frozenset({"batch", "step"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sizes: set[int] = set()  # sizes of batches and model inputs
-        self._calls: Counter[str | None] = Counter()  # an agent: a call per row
-        self._before: dict[str, _Record] = {}  # by stream, before the backward pass
-        self._records: list[tuple[CallEvent, _Record]] = []
-        self._first: dict[object, Violation] = {}
-        self._steps: Counter[object] = Counter()
+    _sizes: set[int] = fresh(set)  # sizes of batches and model inputs
+    _calls: Counter[str | None] = fresh(Counter)  # an agent: a call per row
+    _before: dict[str, _Record] = fresh(dict)  # by stream, before the backward pass
+    _records: list[tuple[CallEvent, _Record]] = fresh(list)
+    _first: dict[object, Violation] = fresh(dict)
+    _steps: Counter[object] = fresh(Counter)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):

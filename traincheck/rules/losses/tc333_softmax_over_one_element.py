@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -53,13 +53,10 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
     likely_cause = "{observed}: the dim may be the wrong one, or there is one output."
     fix = "Take the softmax over the dim of positions or classes. For one output use sigmoid."
     needs: Needs = DISCOVERY | GRADIENTS | Needs(calls=SOFTMAXES)
-
-    def __init__(self, steps: int = 5) -> None:
-        super().__init__()
-        self.steps = steps
-        self._call: CallEvent | None = None  # the first call; some steps may not record calls
-        self._idle: dict[str, set[int]] = {}  # by optimizer, in all its steps in a row
-        self._streaks: dict[str, Streak] = {}
+    steps: int = 5
+    _call: CallEvent | None = None  # the first call; some steps may not record calls
+    _idle: dict[str, set[int]] = fresh(dict)  # by optimizer, in all its steps in a row
+    _streaks: dict[str, Streak] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._call = self._call or next(filter(_is_over_one, facts.softmaxes), None)

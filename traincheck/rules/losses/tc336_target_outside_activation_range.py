@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from traincheck.readings.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.activations import ACTIVATIONS, kind_of
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event, StepEvent
@@ -66,12 +66,9 @@ class TargetOutsideActivationRange(EventRule, code="TC336", aliases=("output-out
     likely_cause = "{observed}: the activation does not fit the targets, or is not needed."
     fix = "Remove the last activation, use one that fits, or rescale the targets."
     needs = ACTIVATIONS | loss_needs(CROSS_ENTROPY, *_REGRESSIONS)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._results: dict[Extremes, str] = {}  # kind of activation by extremes
-        self._first: dict[tuple[str, str], CallEvent] = {}
-        self._counts: Counter[tuple[str, str]] = Counter()  # by loss and kind of activation
+    _results: dict[Extremes, str] = fresh(dict)  # kind of activation by extremes
+    _first: dict[tuple[str, str], CallEvent] = fresh(dict)
+    _counts: Counter[tuple[str, str]] = fresh(Counter)  # by loss and kind of activation
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from traincheck.readings.auxiliary_models import AUXILIARY
 from traincheck.readings.forwards import Forward
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -131,11 +131,8 @@ class PartLeftInEvalMode(StepRule, code="TC304"):
     )
     fix = "Call train() on the whole model after evaluation."
     needs = DISCOVERY | GRADIENTS | MODES
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._active: set[str] = set()
-        self._streaks: dict[str, Streak] = {}
+    _active: set[str] = fresh(set)
+    _streaks: dict[str, Streak] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from traincheck.readings.forwards import Forward
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules.base.model_rule import MODELS
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -64,14 +64,11 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
     )
     fix = "Call train() on {subject} after evaluation, before the next training step."
     needs = DISCOVERY | GRADIENTS | MODES | MODELS | Needs(kinds=frozenset({"batch", "checkpoint"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        # By model that was in training mode: the loaders that fed it then
-        self._was_training: dict[str, set[str]] = {}
-        self._others: dict[str, list[Violation]] = {}  # updates on other loaders since then
-        self._streaks: dict[str, Streak] = {}
-        self._eval: dict[str, CallEvent] = {}  # the last eval() by model
+    # By model that was in training mode: the loaders that fed it then
+    _was_training: dict[str, set[str]] = fresh(dict)
+    _others: dict[str, list[Violation]] = fresh(dict)  # updates on other loaders since then
+    _streaks: dict[str, Streak] = fresh(dict)
+    _eval: dict[str, CallEvent] = fresh(dict)  # the last eval() by model
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         for moment in facts.moments:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from traincheck.readings.forwards import Forward
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -56,15 +57,12 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
         | MODES
         | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"batch"}))
     )
-
-    def __init__(self, batches: int = 2, rounds: int = 3) -> None:
-        super().__init__()
-        self.batches = batches
-        self.rounds = rounds
-        self._trained_on: set[str] = set()  # loaders trained on
-        self._evaluated: set[str] = set()  # models evaluated in evaluation mode
-        self._suspects: dict[str, _Suspect] = {}
-        self._updated: set[str] = set()
+    batches: int = 2
+    rounds: int = 3
+    _trained_on: set[str] = fresh(set)  # loaders trained on
+    _evaluated: set[str] = fresh(set)  # models evaluated in evaluation mode
+    _suspects: dict[str, _Suspect] = fresh(dict)
+    _updated: set[str] = fresh(set)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         for forward in facts.forwards:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.readings.losses import number
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.batches import is_image
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Topic, Violation
@@ -65,10 +65,7 @@ class TrainEvalPreprocessingMismatch(
     likely_cause = "One of two transforms may lack a step: {observed}, {expected}."
     fix = "Use the same normalization for training and for evaluation."
     needs = needs_of(ModelInputs)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sides: dict[_Key, _Sides] = {}
+    _sides: dict[_Key, _Sides] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         given, found = observed(event, ModelInputs), []

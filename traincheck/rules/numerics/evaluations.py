@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from traincheck.readings.losses import F, loss_needs
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
@@ -53,12 +53,9 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
     likely_cause = "{observed}."
     fix = "Stop at the best evaluation; more data, augmentation, weight decay or dropout help."
     needs = Needs(calls=_FITTED_LOSSES, kinds=frozenset({"step"}))
-
-    def __init__(self, worse: int = 4, margin: float = 0.1) -> None:
-        super().__init__()
-        self.worse = worse
-        self.margin = margin
-        self._series: dict[str, _Series] = {}
+    worse: int = 4
+    margin: float = 0.1
+    _series: dict[str, _Series] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if self.is_over or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
@@ -180,13 +177,10 @@ class EvaluationNotFinite(EventRule, code="TC716"):
         "labels, and the last batch, which may be shorter."
     )
     needs = loss_needs(*sorted(_EVALUATED_LOSSES), numbers=False)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._broken: CallEvent | None = None  # the first one since the last step ended
-        self._has_evaluated = False
-        self._first: CallEvent | None = None
-        self._count = 0
+    _broken: CallEvent | None = None  # the first one since the last step ended
+    _has_evaluated = False
+    _first: CallEvent | None = None
+    _count = 0
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):

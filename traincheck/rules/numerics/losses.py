@@ -7,6 +7,7 @@ import statistics
 from collections import deque
 
 from traincheck.readings.step_facts import DISCOVERY, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import losses
 from traincheck.schema.claims import Needs
@@ -54,12 +55,9 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
     needs: Needs = DISCOVERY | Needs(
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP, Families.SCALER_STEP})
     )
-
-    def __init__(self, window: int = 400) -> None:
-        super().__init__()
-        self.window = window
-        self._values: deque[float] = deque(maxlen=self.window)
-        self._first: int | None = None
+    window: int = 400
+    _values: deque[float] = fresh(deque)
+    _first: int | None = None
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if self.is_over or facts.is_gap or not facts.updates():
@@ -139,13 +137,10 @@ class ConstantLoss(StepRule, code="TC711"):
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@hand"}),
     )
-
-    def __init__(self, steps: int = 20) -> None:
-        super().__init__()
-        self.steps = steps
-        self._count = 0
-        self._first: int | None = None
-        self._values: list[float] = []
+    steps: int = 20
+    _count = 0
+    _first: int | None = None
+    _values: list[float] = fresh(list)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if self.is_over or facts.is_gap or not (facts.updates() or facts.by_hand):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Look, Place, Streak
 from traincheck.rules.shared.numbers import MATRIX, History, is_kernel
 from traincheck.schema.claims import Needs
@@ -149,14 +149,11 @@ class PoorInitialization(BuiltInRule, code="TC708"):
         kinds=frozenset({"checkpoint"}),
         stats=frozenset({"parameter"}),
     )
-
-    def __init__(self, gain: float = 5.0, product: float = 50.0) -> None:
-        super().__init__()
-        self.gain = gain
-        self.product = product
-        self._models: dict[str, dict[str, _Weight]] = defaultdict(dict)
-        self._normalized: set[str] = set()
-        self._changed: dict[str, int | None] = {}
+    gain: float = 5.0
+    product: float = 50.0
+    _models: dict[str, dict[str, _Weight]] = fresh(lambda: defaultdict(dict))
+    _normalized: set[str] = fresh(set)
+    _changed: dict[str, int | None] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if self.is_over:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.readings.losses import given, loss_needs, number
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -69,13 +69,11 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
     needs = loss_needs(*TARGETED) | Needs(
         calls=frozenset({Families.MODULE}), kinds=frozenset({"batch"}), stats=frozenset({"batch"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._window: _Window | None = None
-        self._row: list[_Window] = []  # different batches with equal losses
-        self._trained: dict[str, set[float]] = {}  # two training losses, by function
-        self._extremes: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # of training outputs
+    _window: _Window | None = None
+    _row: list[_Window] = fresh(list)  # different batches with equal losses
+    _trained: dict[str, set[float]] = fresh(dict)  # two training losses, by function
+    # Of training outputs
+    _extremes: deque[tuple[float, float]] = fresh(lambda: deque(maxlen=_LOOKS))
 
     def judge(self, event: Event) -> list[Violation]:
         if self.is_over:

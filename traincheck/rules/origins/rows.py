@@ -5,7 +5,7 @@ from __future__ import annotations
 from traincheck.readings.provider import RunStates
 from traincheck.readings.step_facts import DISCOVERY
 from traincheck.readings.training_state import TrainingState
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -59,10 +59,7 @@ class NewRowsFrozen(EventRule, code="TC056"):
     needs = needs_of(EmbeddingRows) | DISCOVERY
     uses = (TrainingState,)
     observes = needs_of(EmbeddingRows)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: dict[str, list[tuple[Event, EmbeddingRows]]] = {}
+    _found: dict[str, list[tuple[Event, EmbeddingRows]]] = fresh(dict)
 
     def bind(self, run_states: RunStates) -> None:
         self._ledger = run_states.of(TrainingState)
@@ -153,10 +150,7 @@ class PaddingRowNotZero(EventRule, code="TC057"):
         "embedding.weight[embedding.padding_idx].zero_(). Or mask the padding."
     )
     needs = needs_of(EmbeddingRows)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: dict[str, tuple[Event, EmbeddingRows]] = {}
+    _found: dict[str, tuple[Event, EmbeddingRows]] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, EmbeddingRows)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from traincheck.readings.step_facts import Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import NORMS, number
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -61,10 +62,7 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
         "zip(shared.parameters(), local.parameters()): p.grad = q.grad.clone()."
     )
     needs = NORMS | needs_of(WrittenGradients, ReplacedGradients)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rows: dict[str, _Row] = {}
+    _rows: dict[str, _Row] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete or facts.has_own or self.ledger.has_gap:

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -66,11 +66,8 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
     )
     needs = needs_of(OptimizerValues)
     scope = "run"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._saves: deque[tuple[Event, _Values]] = deque(maxlen=_MOST_SAVES)
-        self._reported: set[tuple[int, str, str]] = set()  # rank, stream, optimizer
+    _saves: deque[tuple[Event, _Values]] = fresh(lambda: deque(maxlen=_MOST_SAVES))
+    _reported: set[tuple[int, str, str]] = fresh(set)  # rank, stream, optimizer
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, OptimizerValues)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.rules.base.model_rule import EMBEDDING, LINEAR, model_of
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import MIN_MATCHED_ELEMENTS, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -59,14 +59,11 @@ class TiedCopiesDrift(EventRule, code="TC054"):
     needs = needs_of(ModelStructure) | Needs(
         states=frozenset({"parameter@new", "parameter@step"}), kinds=frozenset({"step"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now: dict[str, StateEvent] = {}
-        self._declared: set[tuple[str, str]] = set()  # an embedding and a layer of its shape
-        self._found: dict[str, list[StateEvent]] = {}  # in this step, by fingerprint
-        self._equal: list[tuple[str, str]] = []  # when they were found
-        self._pairs: dict[tuple[str, str], int] = {}  # a copy and its source: updates that differ
+    _now: dict[str, StateEvent] = fresh(dict)
+    _declared: set[tuple[str, str]] = fresh(set)  # an embedding and a layer of its shape
+    _found: dict[str, list[StateEvent]] = fresh(dict)  # in this step, by fingerprint
+    _equal: list[tuple[str, str]] = fresh(list)  # when they were found
+    _pairs: dict[tuple[str, str], int] = fresh(dict)  # a copy and its source: updates that differ
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -56,10 +56,7 @@ class AverageForgets(EventRule, code="TC055", severity="info"):
         "(1 + n) / (10 + n)), with self.decay = 0.999."
     )
     needs = needs_of(AverageDecay)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: dict[str, float] = {}
+    _last: dict[str, float] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, AverageDecay)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -57,11 +57,8 @@ class MissingPartFrozen(EventRule, code="TC059"):
         "requires_grad_(True), and give it to the optimizer."
     )
     needs = needs_of(PartNotLoaded) | Needs(calls=frozenset({Families.MODULE}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._called: set[str] = set()
-        self._open: list[tuple[Event, PartNotLoaded]] = []
+    _called: set[str] = fresh(set)
+    _open: list[tuple[Event, PartNotLoaded]] = fresh(list)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -56,11 +56,8 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
         "parameters that are to be trained."
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._trained: set[int] = set()
-        self._streak: dict[int, Streak] = {}
+    _trained: set[int] = fresh(set)
+    _streak: dict[int, Streak] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -139,10 +136,7 @@ class AdapterFrozen(StepRule, code="TC108"):
     )
     fix = "Load the adapter with is_trainable=True, or set requires_grad=True for its parameters."
     needs = DISCOVERY | GRADIENTS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._streak: dict[str, Streak] = {}
+    _streak: dict[str, Streak] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
@@ -212,12 +206,9 @@ class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
     likely_cause = "{observed}: requires_grad=False does not freeze running statistics."
     fix = "Call eval() on the frozen part after every model.train()."
     needs = DISCOVERY | GRADIENTS | MODES | Needs(states=frozenset({"parameter@step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._streak: dict[str, Streak] = {}
-        self._moved: dict[int, int] = {}  # parameter -> step
-        self._steps = 0
+    _streak: dict[str, Streak] = fresh(dict)
+    _moved: dict[int, int] = fresh(dict)  # parameter -> step
+    _steps = 0
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete or not facts.updates():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -44,10 +44,7 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
     likely_cause = "{observed}, and both step{where} after the same backward()."
     fix = "Take {variables} out of one of the two optimizers."
     needs = DISCOVERY | GRADIENTS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._streak: dict[int, Streak] = {}  # iterations in a row
+    _streak: dict[int, Streak] = fresh(dict)  # iterations in a row
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -135,10 +132,7 @@ class OptimizerHoldsReplacedParameters(
     likely_cause = "A layer was replaced after the optimizer{where} was built: {observed}."
     fix = "Build the optimizer when the model is final."
     needs = DISCOVERY | GRADIENTS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: dict[str, Streak] = {}
+    _seen: dict[str, Streak] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:

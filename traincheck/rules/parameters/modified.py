@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -126,12 +126,9 @@ class WeightsModifiedBetweenSteps(
     needs = needs_of(ExternalWrites) | Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"checkpoint"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._times: dict[str, dict[str, int]] = {}  # optimizer -> its parameters
-        self._first: dict[str, int | None] = {}
-        self._is_loaded = False  # since the last scan
+    _times: dict[str, dict[str, int]] = fresh(dict)  # optimizer -> its parameters
+    _first: dict[str, int | None] = fresh(dict)
+    _is_loaded = False  # since the last scan
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):

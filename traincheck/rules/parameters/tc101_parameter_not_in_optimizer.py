@@ -8,7 +8,7 @@ from dataclasses import replace
 from traincheck.readings.optimizers import ByHand, Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.readings.training_state import TrainingState
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.parameters.other_tensors import Misheld
 from traincheck.schema.claims import Needs
@@ -113,12 +113,9 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
     # Initializations give the line that replaced a layer; the rule works without them.
     observes = StepRule.observes | Needs(calls=INITIALIZERS)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._misheld = Misheld()
-        self._by_hand = ByHand[int, Violation]()
-        self._thawed: dict[int, Streak] = {}  # unfrozen; their optimizer has not stepped yet
+    _misheld = fresh(Misheld)
+    _by_hand = fresh(ByHand[int, Violation])
+    _thawed: dict[int, Streak] = fresh(dict)  # unfrozen; their optimizer has not stepped yet
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         ledger = self.ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -51,12 +51,9 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
         states=frozenset({"parameter@new"}),
         kinds=frozenset({"checkpoint", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now: dict[str, StateEvent] = {}
-        self._groups: list[set[str]] = []
-        self._is_changed = False
+    _now: dict[str, StateEvent] = fresh(dict)
+    _groups: list[set[str]] = fresh(list)
+    _is_changed = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):

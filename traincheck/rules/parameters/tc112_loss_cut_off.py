@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -71,10 +72,7 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
         "torch.tensor() on the way. Remove the requires_grad_() that silenced an error."
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._runs: dict[str, _Run] = {}
+    _runs: dict[str, _Run] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         calls = (moment.call for moment in facts.moments)

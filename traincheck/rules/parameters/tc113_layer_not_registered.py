@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -66,13 +66,10 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
         calls=frozenset({Families.MODULE, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"optimizer", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loose: set[str] = set()  # optimizers that hold tensors of no module
-        self._has_stepped = False
-        self._nameless: list[CallEvent] = []  # calls since the last outermost call ended
-        self._models: dict[str, _Model] = {}
+    _loose: set[str] = fresh(set)  # optimizers that hold tensors of no module
+    _has_stepped = False
+    _nameless: list[CallEvent] = fresh(list)  # calls since the last outermost call ended
+    _models: dict[str, _Model] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, CallEvent):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.parameters.other_tensors import are_masters
 from traincheck.schema.claims import Needs
@@ -59,11 +59,8 @@ class MasterWeightsNotCopiedBack(
         | GRADIENTS
         | Needs(calls=frozenset({Families.MODULE}), states=frozenset({"parameter@step"}))
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._streaks: dict[str, Streak] = {}
-        self._called: set[str] = set()  # models called so far
+    _streaks: dict[str, Streak] = fresh(dict)
+    _called: set[str] = fresh(set)  # models called so far
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._called |= {forward.path for forward in facts.forwards}

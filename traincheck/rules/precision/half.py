@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, as_loss, given, loss_needs
 from traincheck.readings.step_facts import DISCOVERY
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -108,11 +108,8 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
     likely_cause = "The model may have been cast to {observed} before the optimizer was built."
     fix = "Keep parameters in float32 and use autocast, or an optimizer with float32 copies."
     needs = DISCOVERY
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._half: dict[int, StateEvent] = {}
-        self._held: set[int] = set()
+    _half: dict[int, StateEvent] = fresh(dict)
+    _held: set[int] = fresh(set)
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, OptimizerEvent):
@@ -228,10 +225,7 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
     likely_cause = "The saved state may have been converted{where}, but the weights were not."
     fix = "Store moments in float32: save and load the optimizer's state without a conversion."
     needs = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"checkpoint", "step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._dtypes: set[str] = set()
+    _dtypes: set[str] = fresh(set)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):

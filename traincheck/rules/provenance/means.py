@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from traincheck.readings.loss_terms import Label, shown
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -48,10 +48,7 @@ class MeanWeightedByItself(EventRule, code="TC032"):
     likely_cause = "The loss was reduced before its factor was computed: {observed}."
     fix = 'Compute the loss with reduction="none", apply the factor, and take the mean last.'
     needs = needs_of(LossTerms)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._steps: Counter[Label] = Counter()
+    _steps: Counter[Label] = fresh(Counter)
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, LossTerms)
@@ -120,10 +117,7 @@ class OnlyIgnoredLabelsTrained(EventRule, code="TC033", severity="error"):
     likely_cause = "The mask of the loss is inverted: {observed}."
     fix = "Invert the mask of the loss: mask = labels != ignore_index."
     needs = needs_of(LabelPositions)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._steps = 0
+    _steps = 0
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, LabelPositions)

@@ -8,6 +8,7 @@ from typing import Any
 
 from traincheck.readings.forwards import Forward
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
@@ -61,11 +62,8 @@ class ReferenceWithDropout(StepRule, code="TC034"):
     )
     needs = DISCOVERY | GRADIENTS | MODES | needs_of(LabelPositions)
     observes = Needs(kinds=frozenset({"mark", "step"}), marks=frozenset({LabelPositions.text}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_compared = False
-        self._steps: Counter[str] = Counter()
+    _is_compared = False
+    _steps: Counter[str] = fresh(Counter)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         found = observed(event, LabelPositions)

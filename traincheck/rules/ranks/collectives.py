@@ -30,10 +30,7 @@ class CollectiveRule(BuiltInRule):
 
     uses: ClassVar[Sequence[type[RunState]]] = (Collectives,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"collective", "mark", "step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_over = False
+    is_over = False
 
     def bind(self, run_states: RunStates) -> None:
         self._collectives = run_states.of(Collectives)

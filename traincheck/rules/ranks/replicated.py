@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from traincheck.readings.distributed.replicas import REPLICA_VALUES, Distance, Replicas, joint
 from traincheck.readings.provider import RunState, RunStates
-from traincheck.rules.base.rule import BuiltInRule, Streak, extend
+from traincheck.rules.base.rule import BuiltInRule, Streak, extend, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -100,10 +100,7 @@ class ReplicatedParameterDiffers(ReplicaRule, code="TC086", severity="error"):
         "Pass grad_placements=[Partial()] to to_local() where the backward pass of a rank gives a "
         "part of the gradient, or all-reduce the gradient before optimizer.step()."
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._apart: dict[str, Streak] = {}
+    _apart: dict[str, Streak] = fresh(dict)
 
     def judge(self, distances: Sequence[Distance]) -> Sequence[Violation]:
         placed = [one for one in distances if one.layout is not None]
@@ -201,11 +198,8 @@ class GradientsReducedOverOneRank(ReplicaRule, code="TC087", severity="error"):
         "FSDP(model, sharding_strategy=ShardingStrategy.FULL_SHARD), or fully_shard with the whole "
         "mesh."
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first: int | None = None
-        self._times = 0
+    _first: int | None = None
+    _times = 0
 
     def judge(self, distances: Sequence[Distance]) -> Sequence[Violation]:
         alone = [one for one in distances if one.layout is None and one.role == "parameter"]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from traincheck.readings.provider import RunState, RunStates
 from traincheck.readings.rescaled_gradients import RESCALED, RescaledGradients, Rescaling
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -66,10 +66,7 @@ class AccumulatedGradientsRescaled(BuiltInRule, code="TC085", severity="warning"
     needs = RESCALED
     uses: ClassVar[Sequence[type[RunState]]] = (RescaledGradients,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: list[Rescaling] = []
+    _found: list[Rescaling] = fresh(list)
 
     def bind(self, run_states: RunStates) -> None:
         self._run_states = run_states.of(RescaledGradients)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from traincheck.readings.distributed.collectives import Meeting
 from traincheck.readings.distributed.rank_steps import FSDP_FORWARD, REPLICAS
 from traincheck.readings.distributed.ranks import RunStep
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import RankRule
 from traincheck.rules.ranks.collectives import CollectiveRule
 from traincheck.schema.claims import Needs
@@ -212,11 +212,8 @@ class RanksInitializedDifferently(
     )
     needs = REPLICAS | Needs(calls=frozenset({Families.BACKWARD}))
     scope = "run"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._settled: set[str] = set()  # reported, or equal once
-        self._apart: dict[str, Streak] = {}  # steps after which they differed
+    _settled: set[str] = fresh(set)  # reported, or equal once
+    _apart: dict[str, Streak] = fresh(dict)  # steps after which they differed
 
     def judge(self, step: RunStep) -> list[Violation]:
         if not step.is_complete or any(r.is_sharded or r.is_local for r in step.ranks.values()):

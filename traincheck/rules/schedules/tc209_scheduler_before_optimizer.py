@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -52,12 +52,9 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALER_STEP, Families.SCHEDULER_STEP}))
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._windows: dict[str, _Window] = {}
-        self._early: dict[str, Streak] = {}  # steps in a row, first step
-        self._settled: set[str] = set()
+    _windows: dict[str, _Window] = fresh(dict)
+    _early: dict[str, Streak] = fresh(dict)  # steps in a row, first step
+    _settled: set[str] = fresh(set)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:

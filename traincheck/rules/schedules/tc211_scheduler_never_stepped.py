@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -69,15 +70,12 @@ class SchedulerNeverStepped(StepRule, code="TC211"):
             kinds=frozenset({"batch"}),
         )
     )
-
-    def __init__(self, epochs: int = 3) -> None:
-        super().__init__()
-        self.epochs = epochs
-        self._made: dict[str, CallEvent] = {}
-        self._before: dict[str, tuple[Counter[str], Counter[str]]] = {}  # passes, batches
-        self._first_step: dict[str, int | None] = {}
-        self._waiting: dict[str, tuple[int, Violation]] = {}  # by optimizer: epochs, violation
-        self._rates: dict[str, object] = {}  # by optimizer, while its scheduler step is awaited
+    epochs: int = 3
+    _made: dict[str, CallEvent] = fresh(dict)
+    _before: dict[str, tuple[Counter[str], Counter[str]]] = fresh(dict)  # passes, batches
+    _first_step: dict[str, int | None] = fresh(dict)
+    _waiting: dict[str, tuple[int, Violation]] = fresh(dict)  # by optimizer: epochs, violation
+    _rates: dict[str, object] = fresh(dict)  # by optimizer, while its scheduler step is awaited
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -49,10 +50,7 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
     )
     fix = "Call scheduler.step() in one place only, per batch or per epoch as its schedule counts."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._schedules: dict[tuple[str, str], _Schedule] = {}
+    _schedules: dict[tuple[str, str], _Schedule] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -63,10 +63,7 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
         calls=frozenset({Families.SCHEDULER_STEP, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"checkpoint", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._courses: defaultdict[tuple[int, str], _Course] = defaultdict(_Course)
+    _courses: defaultdict[tuple[int, str], _Course] = fresh(lambda: defaultdict(_Course))
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and event.family == Families.SCHEDULER_STEP:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import DISCOVERY, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -64,12 +65,9 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
         }),
         kinds=frozenset({"checkpoint"}),
     )  # fmt: skip
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._courses: dict[str, _Course] = {}
-        self._last: StepFacts | None = None
-        self._is_lost = False
+    _courses: dict[str, _Course] = fresh(dict)
+    _last: StepFacts | None = None
+    _is_lost = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._last = facts

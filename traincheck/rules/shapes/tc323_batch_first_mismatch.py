@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from traincheck.readings.losses import OVER_CLASSES, as_loss, given
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
@@ -64,11 +64,8 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
     needs = Needs(
         calls=_LOSSES | RECURRENT | {MULTI_HEAD, MULTI_HEAD_MODULE}, kinds=frozenset({"step"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._reads: list[_Read] = []
-        self._found: list[tuple[_Read, CallEvent]] = []  # one of each loss
+    _reads: list[_Read] = fresh(list)
+    _found: list[tuple[_Read, CallEvent]] = fresh(list)  # one of each loss
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from traincheck.rules.base.model_rule import MODELS, model_of
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -56,12 +56,9 @@ class BatchDimsMixed(EventRule, code="TC326"):
     )
     fix = "Make {subject} with batch_first=True, or pass it (time, batch, features)."
     needs = MODELS | Needs(calls=_LAYERS, kinds=frozenset({"step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._flags: dict[str, bool] = {}
-        self._steps: defaultdict[str, _Step] = defaultdict(_Step)
-        self._found: defaultdict[str, int] = defaultdict(int)  # layer -> steps
+    _flags: dict[str, bool] = fresh(dict)
+    _steps: defaultdict[str, _Step] = fresh(lambda: defaultdict(_Step))
+    _found: defaultdict[str, int] = fresh(lambda: defaultdict(int))  # layer -> steps
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):

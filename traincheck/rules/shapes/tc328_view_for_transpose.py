@@ -8,7 +8,7 @@ from itertools import permutations
 from math import prod
 
 from traincheck.readings.losses import CROSS_ENTROPY, NLL, as_loss, given
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -76,15 +76,12 @@ class ViewForTranspose(EventRule, code="TC328"):
     needs = Needs(
         calls=RESHAPES | {Families.MODULE, *_OF_CLASSES}, kinds=frozenset({"batch", "step"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._views: list[tuple[CallEvent, TensorSummary, TensorSummary]] = []
-        self._batches: set[int | None] = set()  # batch sizes of loaders
-        self._given: set[int | None] = set()  # batch sizes of model inputs
-        self._scores: set[tuple[int, ...]] = set()  # shapes of loss inputs
-        self._first: dict[Place, Violation] = {}
-        self._steps: Counter[Place] = Counter()
+    _views: list[tuple[CallEvent, TensorSummary, TensorSummary]] = fresh(list)
+    _batches: set[int | None] = fresh(set)  # batch sizes of loaders
+    _given: set[int | None] = fresh(set)  # batch sizes of model inputs
+    _scores: set[tuple[int, ...]] = fresh(set)  # shapes of loss inputs
+    _first: dict[Place, Violation] = fresh(dict)
+    _steps: Counter[Place] = fresh(Counter)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.readings.training_state import TrainingState
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -51,18 +52,15 @@ class ClipAfterStep(StepRule, code="TC205", severity="error"):
     likely_cause = "{observed}: the call{where} is at the wrong place in the loop."
     fix = "Move the clipping between loss.backward() and optimizer.step()."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({*_CLIPS, Families.SCALER_STEP}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._stepped = False
-        self._clipped = False  # before the step
-        self._began = False  # the next iteration has begun: no gradients to clip yet
-        self._is_early = False
-        self._late: CallEvent | None = None
-        self._late_step: int | None = None
-        self._first: int | None = None
-        self._count = 0
-        self._found: list[Violation] = []
+    _stepped = False
+    _clipped = False  # before the step
+    _began = False  # the next iteration has begun: no gradients to clip yet
+    _is_early = False
+    _late: CallEvent | None = None
+    _late_step: int | None = None
+    _first: int | None = None
+    _count = 0
+    _found: list[Violation] = fresh(list)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -167,14 +165,11 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({*_CLIPS, Families.SCALE, Families.UNSCALE, Families.SCALER_STEP}))
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._scaling = False  # a loss was scaled, its backward() follows
-        self._scaled = False  # nothing was unscaled since then
-        self._left = frozenset[int]()  # gradients that were not unscaled
-        self._clip: CallEvent | None = None
-        self._owners: Sequence[str] = ()  # owners of the clipped gradients, if others were unscaled
+    _scaling = False  # a loss was scaled, its backward() follows
+    _scaled = False  # nothing was unscaled since then
+    _left = frozenset[int]()  # gradients that were not unscaled
+    _clip: CallEvent | None = None
+    _owners: Sequence[str] = ()  # owners of the clipped gradients, if others were unscaled
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traincheck.readings.loader_epochs import Passes
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     BatchEvent,
@@ -128,12 +128,9 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
         calls=RANDOM_INITS | {Families.OPTIMIZER_STEP},
         kinds=frozenset({"optimizer", "batch", "checkpoint", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rows: dict[_Likeness, list[_Generation]] = {}
-        self._last: dict[str, list[_Generation]] = {}  # rows by the id of their last optimizer
-        self._passes = Passes()
+    _rows: dict[_Likeness, list[_Generation]] = fresh(dict)
+    _last: dict[str, list[_Generation]] = fresh(dict)  # rows by the id of their last optimizer
+    _passes = fresh(Passes)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -52,11 +53,8 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALE, Families.UNSCALE, Families.SCALER_STEP}))
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._scaling = False  # a loss was scaled, its backward() follows
-        self._scaled: set[int] = set()
+    _scaling = False  # a loss was scaled, its backward() follows
+    _scaled: set[int] = fresh(set)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -149,13 +147,10 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALER_STEP, Families.SCHEDULER_STEP}))
     )
-
-    def __init__(self, skipped: int = 10, skipped_of_all: int = 3) -> None:
-        super().__init__()
-        self.skipped = skipped
-        self.skipped_of_all = skipped_of_all
-        self._runs: dict[str, _Run] = {}
-        self._stepped: set[str] = set()
+    skipped: int = 10
+    skipped_of_all: int = 3
+    _runs: dict[str, _Run] = fresh(dict)
+    _stepped: set[str] = fresh(set)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:

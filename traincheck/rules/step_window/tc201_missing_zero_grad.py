@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.step_window.accumulated_gradients import Pile, Piling
 from traincheck.schema.claims import Needs
@@ -84,14 +85,10 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
         "computes its gradients."
     )
     needs = DISCOVERY | GRADIENTS | Needs(kinds=frozenset({"mark"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._windows: dict[str, _Window] = {}
-        self._cleared: dict[
-            str, CallEvent
-        ] = {}  # last zero_grad that cleared an optimizer's gradients
-        self._piling = Piling()
+    _windows: dict[str, _Window] = fresh(dict)
+    # Last zero_grad that cleared an optimizer's gradients
+    _cleared: dict[str, CallEvent] = fresh(dict)
+    _piling = fresh(Piling)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self.triggered += bool(facts.by_hand)

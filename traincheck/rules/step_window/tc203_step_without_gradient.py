@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.step_window.dry_optimizers import LooseTensors, UnusedPasses
 from traincheck.schema.claims import Needs
@@ -76,15 +76,12 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({Families.MODULE}), states=frozenset({"parameter@step"}))
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._runs: dict[str, _Run] = {}
-        self._never: dict[str, Streak] = {}  # optimizers without a gradient so far
-        self._loose = LooseTensors()
-        self._unused = UnusedPasses()
-        self._has_passed = False  # whether a backward pass has run
-        self._reported: set[str] = set()  # optimizers that are cut off, each reported once
+    _runs: dict[str, _Run] = fresh(dict)
+    _never: dict[str, Streak] = fresh(dict)  # optimizers without a gradient so far
+    _loose = fresh(LooseTensors)
+    _unused = fresh(UnusedPasses)
+    _has_passed = False  # whether a backward pass has run
+    _reported: set[str] = fresh(set)  # optimizers that are cut off, each reported once
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -65,12 +66,9 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"batch", "mark"}))
     )
-
-    def __init__(self, windows: int = 3) -> None:
-        super().__init__()
-        self.windows = windows
-        self._windows: dict[str, _Window] = {}
-        self._runs: dict[str, _Run] = {}
+    windows: int = 3
+    _windows: dict[str, _Window] = fresh(dict)
+    _runs: dict[str, _Run] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         # Sums that the program keeps itself are not recorded

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -45,11 +46,8 @@ class SameLossTwice(StepRule, code="TC212"):
     likely_cause = "retain_graph=True lets a second backward(){where} run on the same loss."
     fix = "Remove one of the two backward() calls, together with retain_graph=True."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.MODULE}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: CallEvent | None = None
-        self._steps: list[int | None] = []
+    _last: CallEvent | None = None
+    _steps: list[int | None] = fresh(list)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -145,10 +143,7 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
         "helper function already steps."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.MODULE}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._runs: dict[str, _Run] = {}
+    _runs: dict[str, _Run] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:

@@ -51,11 +51,8 @@ class WarningRule(BuiltInRule):
     known: ClassVar[Sequence[Known]]
     speaker: ClassVar[str] = "torch"
     needs = WARNINGS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_scaled = False
-        self._ranks = 1
+    _is_scaled = False
+    _ranks = 1
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
