@@ -129,11 +129,9 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
             copied,
             subject=Subject(module=load.target),
             symptom=Symptom.NOT_RESTORED,
-            message=(
-                f"{load.target} is loaded with an average of weights; its first update makes it "
-                f"exactly {of}, and the next ones average as if it had never been updated: "
-                "its count of updates is not restored"
-            ),
+            message=f"{load.target} is loaded with an average of weights; its first update makes "
+            f"it exactly {of}, and the next ones average as if it had never been updated: its "
+            "count of updates is not restored",
             expected="an update that preserves most of the loaded average",
             observed=f"all {found.parameters} parameters are those of {of}",
             evidence=(load, copied),

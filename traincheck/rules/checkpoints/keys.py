@@ -86,19 +86,14 @@ class StateDictKeysMismatch(EventRule, code="TC601", severity="error", aliases=(
             subject=Subject(module=event.target),
             symptom=Symptom.NOT_RESTORED,
             title="load_state_dict leaves most of {subject} unchanged: names do not match",
-            message=(
-                f"{missing} of {event.target} are missing from the state passed to "
-                f"load_state_dict, which holds them under other names: {given} for {wanted}"
-            ),
+            message=f"{missing} of {event.target} are missing from the state passed to "
+            f"load_state_dict, which holds them under other names: {given} for {wanted}",
             expected=f"keys such as {wanted}",
             observed=f"keys such as {given}",
-            likely_cause=(
-                "Names differ{where}, and strict=False hides this: {observed}, not {expected}."
-            ),
-            fix=(
-                f"Rename the keys ({given} to {wanted}), and use strict=True or check the "
-                "missing_keys that are returned."
-            ),
+            likely_cause="Names differ{where}, and strict=False hides this: {observed}, not "
+            "{expected}.",
+            fix=f"Rename the keys ({given} to {wanted}), and use strict=True or check the "
+            "missing_keys that are returned.",
         )
 
 
@@ -204,9 +199,8 @@ class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-g
                     event,
                     subject=Subject(variable=lost.name),
                     symptom=Symptom.NOT_RESTORED,
-                    message=(
-                        f"{lost.name}, loaded with other values, is now the same as {kept.name}"
-                    ),
+                    message=f"{lost.name}, loaded with other values, is now the same as "
+                    f"{kept.name}",
                     expected=f"{lost.name} and {kept.name} with different values, as loaded",
                     observed="both names refer to one parameter",
                     evidence=(load, lost),

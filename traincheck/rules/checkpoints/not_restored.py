@@ -73,15 +73,11 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
                             stage="train",
                             subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
                             symptom=Symptom.NOT_RESTORED,
-                            message=(
-                                f"{cls} restarts, although model and optimizer were loaded from "
-                                f"{file.path}, "
-                                "which holds the state of a scheduler"
-                            ),
+                            message=f"{cls} restarts, although model and optimizer were loaded "
+                            f"from {file.path}, which holds the state of a scheduler",
                             expected="scheduler.load_state_dict() before training continues",
-                            observed=(
-                                f"{model.target} and its optimizer were loaded, but {cls} was not"
-                            ),
+                            observed=f"{model.target} and its optimizer were loaded, but {cls} was "
+                            "not",
                             evidence=(call, file, model),
                         )
                     ]
@@ -155,10 +151,8 @@ class ScalerNotRestored(EventRule, code="TC609"):
                     stage="train",
                     subject=Subject(api=Families.SCALER_STEP),
                     symptom=Symptom.NOT_RESTORED,
-                    message=(
-                        "GradScaler restarts, although model and optimizer were loaded from "
-                        f"{file.path}, which holds its state"
-                    ),
+                    message="GradScaler restarts, although model and optimizer were loaded from "
+                    f"{file.path}, which holds its state",
                     expected=f"scaler.load_state_dict(): the scale was {part.get('scale')}",
                     observed="scaler.load_state_dict() is not called",
                     evidence=(used, file),

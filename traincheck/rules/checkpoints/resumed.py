@@ -81,11 +81,8 @@ class DataOrderDiffersAfterResume(
                     stage="train",
                     subject=Subject(variable=one.batch.loader),
                     symptom=Symptom.REPEATED_DATA,
-                    message=(
-                        f"{one.load.path} was saved after {one.done} batches of an epoch; after "
-                        "the "
-                        f"resume, {one.batch.loader} returns samples of those batches again"
-                    ),
+                    message=f"{one.load.path} was saved after {one.done} batches of an epoch; "
+                    f"after the resume, {one.batch.loader} returns samples of those batches again",
                     expected="the skipped batches are those that were trained on before",
                     observed=f"{samples} of this batch were trained on before in the same epoch",
                     evidence=(one.batch, one.load),

@@ -117,14 +117,10 @@ def _same_object(violation: Violation, target: str) -> Violation:
     return replace(
         violation,
         title="{subject} loads its own current state: nothing changes",
-        likely_cause=(
-            "Both sides of load_state_dict(){where} are one model, which an optimizer trains: two "
-            "names for one object (target = model), or the same name twice."
-        ),
-        fix=(
-            f"Make the second model another object with copy.deepcopy() of {target}, and load "
-            "the state of one into the other."
-        ),
+        likely_cause="Both sides of load_state_dict(){where} are one model, which an optimizer "
+        "trains: two names for one object (target = model), or the same name twice.",
+        fix=f"Make the second model another object with copy.deepcopy() of {target}, and load the "
+        "state of one into the other.",
     )
 
 
@@ -134,10 +130,8 @@ def _own_state(violation: Violation, target: str, trained: frozenset[str]) -> Vi
     return replace(
         violation,
         title="{subject} loads its own state: nothing changes",
-        likely_cause=(
-            f"load_state_dict(){{where}} gives {target} the state_dict() of {target} itself, so "
-            f"it never changes; the optimizer trains {others}."
-        ),
+        likely_cause=f"load_state_dict(){{where}} gives {target} the state_dict() of {target} "
+        f"itself, so it never changes; the optimizer trains {others}.",
         fix=f"Load the state of the model to follow (of {others}) into {target}.",
     )
 
@@ -204,10 +198,8 @@ class OptimizerSavedInPart(EventRule, code="TC605"):
                 event,
                 subject=Subject(api=optimizer.cls),
                 symptom=Symptom.NOT_RESTORED,
-                message=(
-                    f"{event.path or 'the file'} holds the state of {listed} parameters, but "
-                    f"{name} holds {count}"
-                ),
+                message=f"{event.path or 'the file'} holds the state of {listed} parameters, but "
+                f"{name} holds {count}",
                 expected=f"the {count} parameters of {name}",
                 observed=f"{listed} parameters",
                 evidence=(event, optimizer),

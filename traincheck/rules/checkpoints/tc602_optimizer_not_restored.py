@@ -109,10 +109,8 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
             stage="train",
             subject=Subject(api=f"{created.cls}.load_state_dict"),
             symptom=Symptom.NOT_RESTORED,
-            message=(
-                f"{owner} ({cls}) steps with an empty state, although the model was "
-                f"loaded from {file.path}, {held}"
-            ),
+            message=f"{owner} ({cls}) steps with an empty state, although the model was loaded "
+            f"from {file.path}, {held}",
             expected="optimizer.load_state_dict() before training continues",
             observed=f"{loaded.owner or loaded.target} was loaded, but {owner} ({cls}) was not",
             evidence=(created, holder, loaded, step),

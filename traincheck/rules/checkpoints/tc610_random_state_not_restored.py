@@ -102,11 +102,8 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
                 event,
                 subject=Subject(api=_SETTERS[lost[0]]),
                 symptom=Symptom.NOT_RESTORED,
-                message=(
-                    f"the file loaded at {short(found.where)} holds states of random generators: "
-                    f"{keys}; "
-                    f"training continues with its model and optimizer; {now}"
-                ),
+                message=f"the file loaded at {short(found.where)} holds states of random "
+                f"generators: {keys}; training continues with its model and optimizer; {now}",
                 expected=calls,
                 observed=now,
                 evidence=(self._loads["optimizer"],),

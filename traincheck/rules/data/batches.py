@@ -73,9 +73,8 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
             event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.LOSS_INPUT,
-            message=(
-                f"{event.loader} draws {event.drawn} samples, but its batch has one row; {observed}"
-            ),
+            message=f"{event.loader} draws {event.drawn} samples, but its batch has one row; "
+            f"{observed}",
             expected=f"{event.drawn} rows in each tensor",
             observed=observed,
         )

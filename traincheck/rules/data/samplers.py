@@ -127,10 +127,8 @@ class ShuffledOrderRepeats(LoaderRule, code="TC503"):
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"{event.loader} ({sampler}) draws the samples of epoch {event.epoch} in the same "
-                "order as in the first epoch"
-            ),
+            message=f"{event.loader} ({sampler}) draws the samples of epoch {event.epoch} in the "
+            "same order as in the first epoch",
             expected="each epoch has its own order",
             observed=f"epoch {event.epoch} starts with samples {list(event.indices[:4])} again",
             likely_cause=cause,

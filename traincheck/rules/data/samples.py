@@ -89,12 +89,8 @@ class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
                         streak.first,
                         subject=Subject(api=DATA_LOADER, variable=streak.first.loader),
                         symptom=Symptom.REPEATED_DATA,
-                        message=(
-                            f"{streak.first.loader} draws {streak.first.drawn} samples with "
-                            f"different indices, but {path} "
-                            "holds "
-                            "the same sample in all rows"
-                        ),
+                        message=f"{streak.first.loader} draws {streak.first.drawn} samples with "
+                        f"different indices, but {path} holds the same sample in all rows",
                         expected="each index returns its own sample",
                         observed=f"all {tensor.shape[0]} rows of {path} are equal",
                     )
@@ -212,15 +208,10 @@ class SampleRedrawn(LoaderRule, code="TC514", severity="info", aliases=("drawn-a
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.ADVICE,
-            message=(
-                f"{event.loader} ({sampler}) draws samples of epoch {epoch.number} again "
-                "before all "
-                "others were drawn"
-            ),
+            message=f"{event.loader} ({sampler}) draws samples of epoch {epoch.number} again "
+            "before all others were drawn",
             expected="each sample comes once in an epoch",
-            observed=(
-                f"{epoch.again} draws of earlier samples, and {epoch.after} new samples later"
-            ),
+            observed=f"{epoch.again} draws of earlier samples, and {epoch.after} new samples later",
         )
 
 

@@ -114,10 +114,8 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
             event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"{event.loader} reads an IterableDataset with {event.workers} workers, and each "
-                f"yields all of it: {observed}"
-            ),
+            message=f"{event.loader} reads an IterableDataset with {event.workers} workers, and "
+            f"each yields all of it: {observed}",
             expected="each sample comes from one worker only",
             observed=observed,
         )

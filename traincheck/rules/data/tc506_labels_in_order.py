@@ -99,16 +99,11 @@ class LabelsInOrder(LoaderRule, code="TC506"):
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"labels ({path}) of {event.loader} come in ascending order; most batches hold "
-                "one class"
-            ),
+            message=f"labels ({path}) of {event.loader} come in ascending order; most batches hold "
+            "one class",
             expected="batches hold samples of all classes",
-            observed=(
-                f"{run.narrow} of the first {run.batches} batches hold one class, or one class "
-                "and the next; "
-                f"{len(run.classes)} classes came one after the other"
-            ),
+            observed=f"{run.narrow} of the first {run.batches} batches hold one class, or one "
+            f"class and the next; {len(run.classes)} classes came one after the other",
         )
 
 

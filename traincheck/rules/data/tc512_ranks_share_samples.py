@@ -159,10 +159,8 @@ class RanksShareSamples(LoaderRule, code="TC512"):
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=first.loader),
             symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"ranks {ranks[0]} and {ranks[1]} train one model together, but {first.loader} "
-                f"(sampler {sampler}) gives both of them the same samples within an epoch"
-            ),
+            message=f"ranks {ranks[0]} and {ranks[1]} train one model together, but {first.loader} "
+            f"(sampler {sampler}) gives both of them the same samples within an epoch",
             expected="each sample comes on one rank only",
             observed=f"{shared.count} samples of {len(shared.places)} batches came on both ranks",
             likely_cause=cause,

@@ -165,11 +165,8 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
             symptom=Symptom.REPEATED_DATA,
             message=f"{what} of {where} is the same tensor in each step while new batches arrive",
             expected=f"{what} comes from the batch of the step",
-            observed=(
-                f"{what}, {path} of batch {index} of {loader}, was the same in {_PROOF + 1} "
-                "consecutive "
-                "scans, and each time there was a new batch"
-            ),
+            observed=f"{what}, {path} of batch {index} of {loader}, was the same in {_PROOF + 1} "
+            "consecutive scans, and each time there was a new batch",
         )
 
 

@@ -181,11 +181,8 @@ class WorkersRepeatRandomDraws(
                             stage="train",
                             subject=Subject(api=DATA_LOADER, variable=worker.loader),
                             symptom=Symptom.REPEATED_DATA,
-                            message=(
-                                f"workers {other.number} and {worker.number} of {worker.loader} "
-                                "draw the same "
-                                f"random numbers from {described(name)}"
-                            ),
+                            message=f"workers {other.number} and {worker.number} of "
+                            f"{worker.loader} draw the same random numbers from {described(name)}",
                             expected="each worker draws its own numbers",
                             observed=observed,
                             evidence=(other.event, worker.event),
@@ -269,10 +266,8 @@ class EpochsRepeatRandomDraws(WorkerRule, code="TC505", aliases=("epochs-draw-th
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=worker.loader),
             symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"in epochs {before.epoch} and {worker.epoch}, worker {worker.number} of "
-                f"{worker.loader} draws the same random numbers from {described(generator)}"
-            ),
+            message=f"in epochs {before.epoch} and {worker.epoch}, worker {worker.number} of "
+            f"{worker.loader} draws the same random numbers from {described(generator)}",
             expected="each epoch draws its own numbers",
             observed=observed,
             evidence=(before.event, worker.event),

@@ -138,10 +138,8 @@ class DrawnOrderLost(LoaderRule, code="TC072"):
             symptom=Symptom.REPEATED_DATA,
             message=f"{start.loader} ({sampler}) draws a random order and has the same one again",
             expected="each epoch has its own order",
-            observed=(
-                f"{sampler} draws from {generators}, and epoch {start.epoch} begins with samples "
-                f"{list(start.indices[:4])} again"
-            ),
+            observed=f"{sampler} draws from {generators}, and epoch {start.epoch} begins with "
+            f"samples {list(start.indices[:4])} again",
         )
 
 
@@ -210,9 +208,7 @@ class DatasetWrittenWhenRead(EventRule, code="TC073"):
             symptom=Symptom.REPEATED_DATA,
             message=f"reading a sample of {name} changes {found.attribute}",
             expected="an index gives the same values in each epoch",
-            observed=(
-                f"in epoch {found.epoch}, fetching changes {found.written} of {found.watched} "
-                f"items in {name}.{found.attribute}; {seen}"
-            ),
+            observed=f"in epoch {found.epoch}, fetching changes {found.written} of {found.watched} "
+            f"items in {name}.{found.attribute}; {seen}",
         )
         return [violation]

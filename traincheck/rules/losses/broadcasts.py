@@ -221,9 +221,8 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
             symptom=Symptom.LOSS_INPUT,
             message=f"{word} in a loss is taken over all pairs of {pairs.size} samples",
             expected=f"the same shape for both, with {pairs.size} elements",
-            observed=(
-                f"{word} of {[*pairs.given]} and a tensor such as {other} gives {[*pairs.shape]}"
-            ),
+            observed=f"{word} of {[*pairs.given]} and a tensor such as {other} gives "
+            f"{[*pairs.shape]}",
             evidence=(call,),
         )
 

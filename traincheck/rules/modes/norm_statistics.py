@@ -75,10 +75,8 @@ class InitialNormStatistics(EventRule, code="TC307"):
                 stage="eval",
                 subject=Subject(module=model.name),
                 symptom=Symptom.STATE_UNCHANGED,
-                message=(
-                    f"{model.name} is evaluated; its weights have changed, but its batch norms "
-                    "have not"
-                ),
+                message=f"{model.name} is evaluated; its weights have changed, but its batch norms "
+                "have not",
                 expected="running statistics that were updated or copied like the weights",
                 observed="running_mean is 0 and running_var is 1, from no batch",
             )
@@ -146,12 +144,10 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
                 stage="eval",
                 subject=Subject(module=model),
                 symptom=Symptom.STATE_UNCHANGED,
-                message=(
-                    f"{model} is a mean of weights, but its batch norms were never updated for it"
-                ),
-                expected=(
-                    "a pass over training data in training mode (update_bn) before the evaluation"
-                ),
+                message=f"{model} is a mean of weights, but its batch norms were never updated for "
+                "it",
+                expected="a pass over training data in training mode (update_bn) before the "
+                "evaluation",
                 observed="running statistics copied from the last averaged model",
             )
             for (rank, model), event in self._evaluated.items()

@@ -98,10 +98,8 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
                 symptom=Symptom.NOT_LEARNING,
                 message="evaluation gets worse while the training loss falls",
                 expected="an evaluation loss that follows the training loss",
-                observed=(
-                    f"the evaluation loss rose from {best[2]:.4g} to {past[-1][2]:.4g} since "
-                    f"step {best[0]}, while the training loss fell to {past[-1][1]:.4g}"
-                ),
+                observed=f"the evaluation loss rose from {best[2]:.4g} to {past[-1][2]:.4g} since "
+                f"step {best[0]}, while the training loss fell to {past[-1][1]:.4g}",
             )
         ]
 

@@ -82,9 +82,8 @@ class ClassImbalance(BuiltInRule, code="TC713", severity="info"):
                         symptom=Symptom.NOT_LEARNING,
                         message=f"one class makes up nearly all labels in {path} of {event.loader}",
                         expected="labels of several classes in a batch",
-                        observed=(
-                            f"{share:.0%} of the labels in {column.count} batches are one class"
-                        ),
+                        observed=f"{share:.0%} of the labels in {column.count} batches are one "
+                        "class",
                     )
                 )
         return found

@@ -94,15 +94,11 @@ class NewRowsFrozen(EventRule, code="TC056"):
             event,
             subject=Subject(variable=found.name),
             symptom=Symptom.NOT_UPDATED,
-            message=(
-                f"the first {found.earlier} of {found.rows} rows of {found.name} are those of an "
-                f"earlier embedding; rows {rows} are new, looked up in training, and frozen"
-            ),
+            message=f"the first {found.earlier} of {found.rows} rows of {found.name} are those of "
+            f"an earlier embedding; rows {rows} are new, looked up in training, and frozen",
             expected="new rows that are trained",
-            observed=(
-                f"{found.new_ids} of {found.ids} ids of a batch are those of new rows ({rows}), "
-                "which no optimizer trains"
-            ),
+            observed=f"{found.new_ids} of {found.ids} ids of a batch are those of new rows "
+            f"({rows}), which no optimizer trains",
         )
 
 
@@ -182,14 +178,10 @@ class PaddingRowNotZero(EventRule, code="TC057"):
             event,
             subject=Subject(variable=found.name),
             symptom=Symptom.INITIALIZATION,
-            message=(
-                f"row {found.padding} of {found.name} is that of padding (padding_idx), which gets "
-                "no gradient, and it is not zero"
-            ),
+            message=f"row {found.padding} of {found.name} is that of padding (padding_idx), which "
+            "gets no gradient, and it is not zero",
             expected="a padding row of zeros, or padding that is masked",
-            observed=(
-                f"the row has norm {found.padding_norm:.3g} (other rows: {found.usual_norm:.3g}), "
-                f"{found.padding_ids} of {found.ids} ids of a batch are padding, and "
-                f"{share:.0%} of the norm of the gradient reaches their results"
-            ),
+            observed=f"the row has norm {found.padding_norm:.3g} (other rows: "
+            f"{found.usual_norm:.3g}), {found.padding_ids} of {found.ids} ids of a batch are "
+            f"padding, and {share:.0%} of the norm of the gradient reaches their results",
         )

@@ -83,16 +83,12 @@ class LoadUndoneByUpdate(EventRule, code="TC050", severity="error"):
             event,
             subject=Subject(module=found.model),
             symptom=Symptom.NOT_RESTORED,
-            message=(
-                f"the first update after the load of {found.model}{line} moves {names} to the "
-                "values from before the load"
-            ),
+            message=f"the first update after the load of {found.model}{line} moves {names} to the "
+            "values from before the load",
             expected=f"weights near the loaded ones (the second update moves them by {later:.3g})",
-            observed=(
-                f"the load moved {len(undone)} of {found.parameters} parameters by {jump:.3g}; the "
-                f"first update moved them by {moved:.3g}, to a distance of {back:.3g} from their "
-                "values before the load"
-            ),
+            observed=f"the load moved {len(undone)} of {found.parameters} parameters by "
+            f"{jump:.3g}; the first update moved them by {moved:.3g}, to a distance of {back:.3g} "
+            "from their values before the load",
         )
         return [replace(violation, step=found.step)]
 

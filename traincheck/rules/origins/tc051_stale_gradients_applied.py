@@ -115,15 +115,11 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
             step=row.first,
             subject=Subject(api=Families.OPTIMIZER_STEP),
             symptom=Symptom.STEP_WITHOUT_GRADIENT,
-            message=(
-                f"{row.count + 1} updates in a row apply bit-identical gradients, while backward "
-                f"computes new ones of {names}, which no optimizer applies"
-            ),
+            message=f"{row.count + 1} updates in a row apply bit-identical gradients, while "
+            f"backward computes new ones of {names}, which no optimizer applies",
             expected="gradients that the backward pass before the update has computed",
-            observed=(
-                f"{row.count + 1} updates with the same gradients of {len(moment.applied)} "
-                f"parameters; backward computed others of {names}"
-            ),
+            observed=f"{row.count + 1} updates with the same gradients of {len(moment.applied)} "
+            f"parameters; backward computed others of {names}",
             evidence=[*lines[-1:], moment.call],
             optimizer=self.ledger.one_of_several(owner),
         )

@@ -105,17 +105,11 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
                         event,
                         subject=Subject(api="torch.optim.Optimizer.load_state_dict"),
                         symptom=Symptom.NOT_RESTORED,
-                        message=(
-                            f"the state that {found.owner} loads{line} was saved for other "
-                            "parameters: "
-                            f"{told}"
-                        ),
+                        message=f"the state that {found.owner} loads{line} was saved for other "
+                        f"parameters: {told}",
                         expected="for each parameter the state that was saved under its name",
-                        observed=(
-                            f"{len(wrong)} of {len(values)} parameters have the state of another "
-                            "one "
-                            f"({told})"
-                        ),
+                        observed=f"{len(wrong)} of {len(values)} parameters have the state of "
+                        f"another one ({told})",
                     )
                 ]
         return []

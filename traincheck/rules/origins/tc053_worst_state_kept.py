@@ -99,15 +99,11 @@ class WorstStateKept(BuiltInRule, code="TC053"):
             event,
             subject=Subject(module=event.target) if not is_save else Subject(api="torch.save"),
             symptom=Symptom.NOT_RESTORED,
-            message=(
-                f"{what} the weights of step {kept.step}, whose evaluation loss is the highest of "
-                f"{len(known)} evaluations"
-            ),
+            message=f"{what} the weights of step {kept.step}, whose evaluation loss is the highest "
+            f"of {len(known)} evaluations",
             expected=f"the weights of the lowest loss, {best.loss:.4g} in step {best.step}",
-            observed=(
-                f"evaluation losses fall from {kept.loss:.4g} in step {kept.step} to "
-                f"{known[-1].loss:.4g} in step {known[-1].step}, and the state of step {kept.step} "
-                "is kept"
-            ),
+            observed=f"evaluation losses fall from {kept.loss:.4g} in step {kept.step} to "
+            f"{known[-1].loss:.4g} in step {known[-1].step}, and the state of step {kept.step} is "
+            "kept",
             evidence=(event,) if kept.first is None else (event, kept.first),
         )

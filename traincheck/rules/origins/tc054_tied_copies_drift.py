@@ -132,11 +132,8 @@ class TiedCopiesDrift(EventRule, code="TC054"):
                         step,
                         subject=Subject(variable=mine.name),
                         symptom=Symptom.SHARING_LOST,
-                        message=(
-                            f"{mine.name} began as a copy of {theirs.name}, which is tied, and "
-                            "moved away from "
-                            f"it in {_UPDATES} updates"
-                        ),
+                        message=f"{mine.name} began as a copy of {theirs.name}, which is tied, and "
+                        f"moved away from it in {_UPDATES} updates",
                         expected="one matrix for tied layers",
                         observed=f"two matrices that were equal and differ now; {trained}",
                         evidence=(mine, theirs),

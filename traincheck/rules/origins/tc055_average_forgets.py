@@ -76,15 +76,11 @@ class AverageForgets(EventRule, code="TC055", severity="info"):
                 event,
                 subject=Subject(module=found.model),
                 symptom=Symptom.ADVICE,
-                message=(
-                    f"{found.model} follows {found.of}: an update keeps {found.decay:.0%} of its "
-                    "values"
-                ),
+                message=f"{found.model} follows {found.of}: an update keeps {found.decay:.0%} of "
+                "its values",
                 expected="an average that keeps most of its values in an update, such as 99 %",
-                observed=(
-                    f"decays of {last:.2f} and {found.decay:.2f}, a memory of about "
-                    f"{1 / max(1 - found.decay, 1e-3):.1f} updates"
-                ),
+                observed=f"decays of {last:.2f} and {found.decay:.2f}, a memory of about "
+                f"{1 / max(1 - found.decay, 1e-3):.1f} updates",
             )
         ]
 

@@ -83,17 +83,11 @@ class MissingPartFrozen(EventRule, code="TC059"):
                         event,
                         subject=Subject(module=names[0].rpartition(".")[0]),
                         symptom=Symptom.INITIALIZATION,
-                        message=(
-                            f"the load of {part.model}{line} sets {part.loaded} parameters and "
-                            "leaves out "
-                            f"{told}, which are frozen with their initial values"
-                        ),
+                        message=f"the load of {part.model}{line} sets {part.loaded} parameters and "
+                        f"leaves out {told}, which are frozen with their initial values",
                         expected="parts that are loaded or trained",
-                        observed=(
-                            f"{part.parameters} parameters that no load has set and no optimizer "
-                            "trains "
-                            f"({told})"
-                        ),
+                        observed=f"{part.parameters} parameters that no load has set and no "
+                        f"optimizer trains ({told})",
                     )
                 )
         return found

@@ -148,10 +148,8 @@ class FreezeWithoutEffect(StepRule, code="TC115"):
                             facts,
                             subject=Subject(module=module, variable=below[0]),
                             symptom=Symptom.UNFROZEN,
-                            message=(
-                                f"{module} has requires_grad = False, but its parameters are "
-                                "trained"
-                            ),
+                            message=f"{module} has requires_grad = False, but its parameters are "
+                            "trained",
                             expected=f"frozen parameters of {module}",
                             observed=f"the optimizer applies gradients of {len(below)} of them",
                             evidence=(moment.call,),

@@ -159,10 +159,8 @@ class WeightsModifiedBetweenSteps(
                         symptom=Symptom.ADVICE,
                         message=f"something other than {owner} writes to {name} between its steps",
                         expected=f"no write to {name} between two steps of {owner}",
-                        observed=(
-                            f"at {_IN_A_ROW} scans in a row the values differ from those that "
-                            f"{owner} left"
-                        ),
+                        observed=f"at {_IN_A_ROW} scans in a row the values differ from those that "
+                        f"{owner} left",
                     )
                 )
         return found

@@ -226,10 +226,8 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NOT_UPDATED,
-            message=(
-                f"the step of {label} does not change {name}, although gradient and learning rate "
-                "are nonzero"
-            ),
+            message=f"the step of {label} does not change {name}, although gradient and learning "
+            "rate are nonzero",
             expected=f"{name} differs after the step",
             observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
             evidence=(moment.call, event),

@@ -82,10 +82,8 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
                             stage="train",
                             subject=Subject(variable=state.name),
                             symptom=Symptom.SHARING_LOST,
-                            message=(
-                                f"{state.name}: names that shared one parameter now hold "
-                                "different ones"
-                            ),
+                            message=f"{state.name}: names that shared one parameter now hold "
+                            "different ones",
                             expected="names that shared one parameter still share it",
                             observed="they hold different objects",
                             evidence=tuple(states[:3]),

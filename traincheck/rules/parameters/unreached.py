@@ -141,9 +141,8 @@ class GradientCutOff(StepRule, code="TC105"):
             step=step,
             subject=Subject(variable=name),
             symptom=Symptom.NO_GRADIENT,
-            message=(
-                f"no gradient reaches {name}, although forward uses it and the optimizer holds it"
-            ),
+            message=f"no gradient reaches {name}, although forward uses it and the optimizer holds "
+            "it",
             expected="a gradient, as in other layers",
             observed=(
                 "it runs without recording the graph"

@@ -77,8 +77,8 @@ class MeanWeightedByItself(EventRule, code="TC032"):
             symptom=Symptom.WRONG_VALUE,
             message=f"{name}, a mean over {term.elements} elements, is weighted by itself",
             expected="a factor for each element, before the mean",
-            observed=f"a factor is computed from {name}, which is a mean over {term.elements}"
-            " elements, and multiplies it",
+            observed=f"a factor is computed from {name}, which is a mean over {term.elements} "
+            "elements, and multiplies it",
         )
 
 
@@ -149,8 +149,6 @@ class OnlyIgnoredLabelsTrained(EventRule, code="TC033", severity="error"):
             symptom=Symptom.LOSS_INPUT,
             message="only positions with an ignored label get a gradient",
             expected=f"gradients at the {found.labels} positions that have a label",
-            observed=(
-                f"of {found.labels} positions with a label in {rows} rows none gets a gradient, of "
-                f"{found.ignored} ignored ones {found.trained_ignored} do"
-            ),
+            observed=f"of {found.labels} positions with a label in {rows} rows none gets a "
+            f"gradient, of {found.ignored} ignored ones {found.trained_ignored} do",
         )

@@ -138,10 +138,8 @@ class ReplicatedParameterDiffers(ReplicaRule, code="TC086", severity="error"):
             stage="train",
             subject=Subject(variable=one.name),
             symptom=Symptom.RANKS_DIFFER,
-            message=(
-                f"rank {second} has other values than rank {first} in {one.name}, whose placement "
-                f"is {mesh}"
-            ),
+            message=f"rank {second} has other values than rank {first} in {one.name}, whose "
+            f"placement is {mesh}",
             expected="the same values on all ranks that hold a replica",
             observed=f"after step {one.step} {observed}",
             evidence=tuple(e for e in (one.event, one.backward) if e is not None),
@@ -233,14 +231,10 @@ class GradientsReducedOverOneRank(ReplicaRule, code="TC087", severity="error"):
             stage="train",
             subject=Subject(module=one.name.partition(".")[0]),
             symptom=Symptom.NOT_SYNCHRONIZED,
-            message=(
-                f"all {len(alone)} parameters are in {wrapper}, and ranks {one.ranks[0]} and "
-                f"{one.ranks[1]}, which began with the same model, differ more and more"
-            ),
+            message=f"all {len(alone)} parameters are in {wrapper}, and ranks {one.ranks[0]} and "
+            f"{one.ranks[1]}, which began with the same model, differ more and more",
             expected="gradients that are reduced over all ranks that train the model",
-            observed=(
-                f"{wrapper}; after step {one.step} the ranks are {joint(alone):.2%} of the norm "
-                "of the parameters apart"
-            ),
+            observed=f"{wrapper}; after step {one.step} the ranks are {joint(alone):.2%} of the "
+            "norm of the parameters apart",
             evidence=tuple(e for e in (one.event, one.backward) if e is not None),
         )

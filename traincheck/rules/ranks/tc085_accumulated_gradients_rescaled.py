@@ -93,16 +93,12 @@ class AccumulatedGradientsRescaled(BuiltInRule, code="TC085", severity="warning"
             one.event,
             subject=Subject(api=Families.BACKWARD),
             symptom=Symptom.WRONG_ORDER,
-            message=(
-                f"after {one.passes} of the backward passes that accumulate for one optimizer "
-                f"step, {joined(list(one.names), _SHOWN)} are multiplied by {one.factor:.4g}, and "
-                "the next pass adds to that"
-            ),
+            message=f"after {one.passes} of the backward passes that accumulate for one optimizer "
+            f"step, {joined(list(one.names), _SHOWN)} are multiplied by {one.factor:.4g}, and the "
+            "next pass adds to that",
             expected="gradients that only backward() changes until the accumulation is complete",
-            observed=(
-                f"all {len(one.names)} gradients are multiplied by {one.factor:.4g} in the middle "
-                f"of the accumulation, {times} times in one step"
-            ),
+            observed=f"all {len(one.names)} gradients are multiplied by {one.factor:.4g} in the "
+            f"middle of the accumulation, {times} times in one step",
             evidence=(one.last, one.next),
         )
 

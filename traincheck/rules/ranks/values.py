@@ -153,8 +153,8 @@ class CollectiveResultDiffers(
                 message=f"after {receiver.op}, rank {receiver.rank} does not hold the data that "
                 + others,
                 expected="the same content on both ends",
-                observed=f"content on rank {first.rank}: {_short(contents[0])}, "
-                f"rank {other.rank}: {_short(contents[1])}",
+                observed=f"content on rank {first.rank}: {_short(contents[0])}, rank {other.rank}: "
+                f"{_short(contents[1])}",
                 evidence=(first, other),
             )
         ]

@@ -206,10 +206,8 @@ class LearningRateExhausted(StepRule, code="TC210"):
             step=rate.often_since if rate.often else rate.first_zero,
             subject=Subject(api=Families.SCHEDULER_STEP),
             symptom=Symptom.SCHEDULE,
-            message=(
-                f"{often}, and {label} keeps stepping with a learning rate of zero (from step "
-                f"{rate.first_zero} on)"
-            ),
+            message=f"{often}, and {label} keeps stepping with a learning rate of zero (from step "
+            f"{rate.first_zero} on)",
             expected="a learning rate above zero while there are gradients to apply",
             observed=often,
             evidence=calls,

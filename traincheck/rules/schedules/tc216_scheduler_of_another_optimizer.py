@@ -159,14 +159,11 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
             step=step,
             subject=Subject(api=Families.SCHEDULER_STEP),
             symptom=Symptom.SCHEDULE,
-            message=(
-                f"a scheduler changes the learning rate of {idle.label}, which does not step; "
-                f"{active.label} trains the same parameters"
-            ),
+            message=f"a scheduler changes the learning rate of {idle.label}, which does not step; "
+            f"{active.label} trains the same parameters",
             expected="the optimizer of a scheduler steps between its steps",
-            observed=(
-                f"the scheduler belongs to {idle.label}, but {active.label} steps in its place"
-            ),
+            observed=f"the scheduler belongs to {idle.label}, but {active.label} steps in its "
+            "place",
             evidence=[call, active.made],
         )
         if not active.made.where:

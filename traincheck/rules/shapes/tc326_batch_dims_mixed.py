@@ -103,9 +103,8 @@ class BatchDimsMixed(EventRule, code="TC326"):
             subject=Subject(api=call.api, module=call.module),
             symptom=Symptom.LOSS_INPUT,
             message=f"{call.module} reads the {batch} samples of a batch as one sequence",
-            expected=(
-                f"{batch} sequences of {columns} steps, as other layers of the model read them"
-            ),
+            expected=f"{batch} sequences of {columns} steps, as other layers of the model read "
+            "them",
             observed=f"{columns} sequences of {batch} steps",
         )
 

@@ -228,10 +228,8 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
             facts,
             subject=Subject(api=clip.api),
             symptom=Symptom.WRONG_ORDER,
-            message=(
-                f"{name}() clips gradients{whose} that are still multiplied by the scale of "
-                f"GradScaler; scaler.unscale_() is not called before it{whose and ' for these'}"
-            ),
+            message=f"{name}() clips gradients{whose} that are still multiplied by the scale of "
+            f"GradScaler; scaler.unscale_() is not called before it{whose and ' for these'}",
             expected=f"scaler.unscale_(optimizer){whose} before {name}()",
             observed=f"{name}(){measured}, with a limit of {limit}, on scaled gradients{whose}",
             evidence=(clip, step),

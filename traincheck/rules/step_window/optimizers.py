@@ -67,9 +67,8 @@ class BetasSwapped(EventRule, code="TC218"):
                         subject=Subject(api=event.cls),
                         symptom=Symptom.WRONG_VALUE,
                         message=f"{event.id} ({name}) was built with betas={betas}",
-                        expected=(
-                            "the first beta, for gradients, below the second, for their squares"
-                        ),
+                        expected="the first beta, for gradients, below the second, for their "
+                        "squares",
                         observed=f"betas={betas}",
                     )
                 )
@@ -181,10 +180,8 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
             symptom=Symptom.MADE_ANEW,
             message=f"{second.id} ({name}) is rebuilt over the parameters of {first.id}",
             expected="one optimizer for all epochs",
-            observed=(
-                f"{first.id}, {second.id} and {third.id} ({name}), over the same parameters, are "
-                "built one after the other, for one epoch each"
-            ),
+            observed=f"{first.id}, {second.id} and {third.id} ({name}), over the same parameters, "
+            "are built one after the other, for one epoch each",
             evidence=(third, call),
         )
 

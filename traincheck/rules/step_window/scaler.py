@@ -89,10 +89,8 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
             facts,
             subject=Subject(api=Families.OPTIMIZER_STEP),
             symptom=Symptom.WRONG_ORDER,
-            message=(
-                f"{label} steps directly although its gradients are multiplied by the scale of "
-                "GradScaler"
-            ),
+            message=f"{label} steps directly although its gradients are multiplied by the scale of "
+            "GradScaler",
             expected="scaler.step(optimizer), which divides gradients by the scale",
             observed=f"{label} applies {len(wrong)} gradients of a loss scaled by scaler.scale()",
             evidence=(moment.call,),

@@ -109,10 +109,8 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
                     pile.facts,
                     subject=Subject(api=Families.ZERO_GRAD, variable=name),
                     symptom=Symptom.MISSING_ZERO_GRAD,
-                    message=(
-                        f"the program updates {name} again although its gradient still contains "
-                        "that of the previous update: nothing clears it in between"
-                    ),
+                    message=f"the program updates {name} again although its gradient still "
+                    "contains that of the previous update: nothing clears it in between",
                     expected="gradients are cleared between two updates",
                     observed="backward() added to gradients that the previous update had applied",
                     evidence=(pile.backward,),
@@ -186,11 +184,8 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
                     stage="train",
                     subject=Subject(api=Families.ZERO_GRAD, variable=name),
                     symptom=Symptom.MISSING_ZERO_GRAD,
-                    message=(
-                        f"{label} steps again although the gradient of {name} still contains that "
-                        "of the "
-                        "previous step: there is no zero_grad() in between"
-                    ),
+                    message=f"{label} steps again although the gradient of {name} still contains "
+                    "that of the previous step: there is no zero_grad() in between",
                     expected="gradients are cleared between two steps of an optimizer",
                     observed="backward() added to gradients that the previous step had applied",
                     evidence=(moment.call, *backward[-1:]),

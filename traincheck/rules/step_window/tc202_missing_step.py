@@ -264,10 +264,8 @@ class MissingStep(StepRule, code="TC202", severity="error"):
                 symptom=Symptom.MISSING_STEP,
                 message=f"backward() computes gradients for {name}, but {labels} {never}",
                 expected="a step of the optimizer after backward()",
-                observed=(
-                    f"{labels} {'holds' if is_one else 'hold'} parameters of {models} that get "
-                    f"gradients, but {never}{beside}"
-                ),
+                observed=f"{labels} {'holds' if is_one else 'hold'} parameters of {models} that "
+                f"get gradients, but {never}{beside}",
                 evidence=(*calls[:1], facts.event),
                 optimizer=one,
             )

@@ -209,10 +209,8 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
                     api=Families.OPTIMIZER_STEP, variable=names[0] if len(names) == 1 else None
                 ),
                 symptom=Symptom.STEP_WITHOUT_GRADIENT,
-                message=(
-                    f"{label} steps while every gradient it could apply is None or zero, and the "
-                    f"gradients that backward() computes of {joined(names)} are cleared unused"
-                ),
+                message=f"{label} steps while every gradient it could apply is None or zero, and "
+                f"the gradients that backward() computes of {joined(names)} are cleared unused",
                 expected="the optimizer steps with gradients from backward()",
                 observed=f"{label} finds no gradient of {joined(names)} at its step",
                 evidence=(*first, *calls),

@@ -75,10 +75,8 @@ class SameLossTwice(StepRule, code="TC212"):
                 step=self._steps[0],
                 subject=Subject(api=Families.BACKWARD),
                 symptom=Symptom.APPLIED_TWICE,
-                message=(
-                    "backward() runs twice on the same loss with no zero_grad() in between, so "
-                    "its gradient is doubled"
-                ),
+                message="backward() runs twice on the same loss with no zero_grad() in between, so "
+                "its gradient is doubled",
                 expected="one backward() for each loss",
                 observed=f"two backward() in a row on a loss of {_value(pair[0])}",
                 evidence=(pair[1], pair[0]),
@@ -183,10 +181,8 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
                 step=step,
                 subject=Subject(api=Families.OPTIMIZER_STEP),
                 symptom=Symptom.APPLIED_TWICE,
-                message=(
-                    f"{label} steps twice after each backward(), with the same gradients and no "
-                    "call of the loop in between"
-                ),
+                message=f"{label} steps twice after each backward(), with the same gradients and "
+                "no call of the loop in between",
                 expected="one step for each backward()",
                 observed=f"{label} steps again on gradients that it has just applied",
                 evidence=(second, first),
