@@ -29,8 +29,18 @@ def fresh(make: Callable[[], _State]) -> _State:
     return cast(_State, _Fresh(make))
 
 
-class Rare(TypedDict, total=False):
-    """Fields that only some violations have, and the step where it is an earlier one."""
+class Told(TypedDict):
+    """Fields of a violation that each rule states."""
+
+    subject: Subject
+    symptom: Symptom
+    message: str
+    expected: str
+    observed: str
+
+
+class Stated(Told, total=False):
+    """The same, fields that few violations have, and the step where it is an earlier one."""
 
     step: int | None
     topic: Topic | None
@@ -42,7 +52,7 @@ class Rare(TypedDict, total=False):
     provisional: bool
 
 
-class Fields(Rare, total=False):
+class Fields(Stated, total=False):
     """The same, and what else a violation has from its event."""
 
     rank: int
@@ -155,32 +165,23 @@ class BuiltInRule(ABC):
         """Return the violations that the end of the run proves; none by default."""
         return ()
 
-    def violation(
-        self,
-        event: Event,
-        *,
-        subject: Subject,
-        symptom: Symptom,
-        message: str,
-        expected: str,
-        observed: str,
-        **other: Unpack[Fields],
-    ) -> Violation:
+    def violation(self, event: Event, **fields: Unpack[Fields]) -> Violation:
         """Make a violation at the step, rank and stage of an event, which is also the evidence.
 
-        other: fields that differ from those of the event, or that few violations have.
+        fields: what is wrong, and what differs from the event or is in few violations.
         """
-        fields = Fields(step=event.step, rank=event.rank, stage=event.stage, evidence=(event,))
-        fields.update(other)
-        return Violation(
-            check_id=self.code,
-            subject=subject,
-            symptom=symptom,
-            message=message,
-            expected=expected,
-            observed=observed,
+        whole: Fields = {
+            "step": event.step,
+            "rank": event.rank,
+            "stage": event.stage,
+            "evidence": (event,),
             **fields,
-        )
+        }
+        return Violation(check_id=self.code, **whole)
+
+    def found(self, event: Event, **fields: Unpack[Fields]) -> list[Violation]:
+        """A violation, as the only one that is found."""
+        return [self.violation(event, **fields)]
 
 
 class EventRule(BuiltInRule):

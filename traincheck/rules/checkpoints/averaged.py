@@ -200,15 +200,13 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
         if not is_long or model.has_moved or model.name in self.reported:
             return []
         self.reported.add(model.name)
-        return [self._violation(event, model.name, model.looks)]
-
-    def _violation(self, event: Event, model: str, rounds: int) -> Violation:
-        return self.violation(
+        return self.found(
             event,
             stage="eval",
-            subject=Subject(module=model),
+            subject=Subject(module=model.name),
             symptom=Symptom.STATE_UNCHANGED,
-            message=f"{model} averages weights, but {rounds} evaluations used the same weights",
-            expected=f"{model} changes between its evaluations, like the trained model",
-            observed=f"the same weights in {rounds} evaluations",
+            message=f"{model.name} averages weights, but {model.looks} evaluations used the same "
+            "weights",
+            expected=f"{model.name} changes between its evaluations, like the trained model",
+            observed=f"the same weights in {model.looks} evaluations",
         )

@@ -66,17 +66,15 @@ class StateDictKeysMismatch(EventRule, code="TC601", severity="error", aliases=(
             return [] if renamed is None else [self._in_part(event, renamed)]
         given = ", ".join(event.unexpected[:2]) or "other keys"
         wanted = ", ".join(event.missing[:2])
-        return [
-            self.violation(
-                event,
-                subject=Subject(module=event.target),
-                symptom=Symptom.NOT_RESTORED,
-                message=f"none of the {event.entries} keys given to {event.target}.load_state_dict "
-                f"matches: it received {given}, but has {wanted}",
-                expected=f"keys such as {wanted}",
-                observed=f"keys such as {given}",
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(module=event.target),
+            symptom=Symptom.NOT_RESTORED,
+            message=f"none of the {event.entries} keys given to {event.target}.load_state_dict "
+            f"matches: it received {given}, but has {wanted}",
+            expected=f"keys such as {wanted}",
+            observed=f"keys such as {given}",
+        )
 
     def _in_part(self, event: CheckpointEvent, renamed: _Renamed) -> Violation:
         wanted, given = (prefix + renamed.ends[0] for prefix in (renamed.wanted, renamed.given))
@@ -194,18 +192,15 @@ class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-g
             if None in pair or pair[0] == pair[1] or now not in pair:
                 return []
             lost, kept = (event, other) if pair[1] == now else (other, event)
-            return [
-                self.violation(
-                    event,
-                    subject=Subject(variable=lost.name),
-                    symptom=Symptom.NOT_RESTORED,
-                    message=f"{lost.name}, loaded with other values, is now the same as "
-                    f"{kept.name}",
-                    expected=f"{lost.name} and {kept.name} with different values, as loaded",
-                    observed="both names refer to one parameter",
-                    evidence=(load, lost),
-                )
-            ]
+            return self.found(
+                event,
+                subject=Subject(variable=lost.name),
+                symptom=Symptom.NOT_RESTORED,
+                message=f"{lost.name}, loaded with other values, is now the same as {kept.name}",
+                expected=f"{lost.name} and {kept.name} with different values, as loaded",
+                observed="both names refer to one parameter",
+                evidence=(load, lost),
+            )
         return []
 
 

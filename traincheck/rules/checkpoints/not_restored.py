@@ -66,21 +66,18 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
                 if resume.scheduler is None:
                     self.is_over = True
                     cls = call.api.rpartition(".")[0].rpartition(".")[2]
-                    return [
-                        self.violation(
-                            call,
-                            step=event.step,
-                            stage="train",
-                            subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
-                            symptom=Symptom.NOT_RESTORED,
-                            message=f"{cls} restarts, although model and optimizer were loaded "
-                            f"from {file.path}, which holds the state of a scheduler",
-                            expected="scheduler.load_state_dict() before training continues",
-                            observed=f"{model.target} and its optimizer were loaded, but {cls} was "
-                            "not",
-                            evidence=(call, file, model),
-                        )
-                    ]
+                    return self.found(
+                        call,
+                        step=event.step,
+                        stage="train",
+                        subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
+                        symptom=Symptom.NOT_RESTORED,
+                        message=f"{cls} restarts, although model and optimizer were loaded from "
+                        f"{file.path}, which holds the state of a scheduler",
+                        expected="scheduler.load_state_dict() before training continues",
+                        observed=f"{model.target} and its optimizer were loaded, but {cls} was not",
+                        evidence=(call, file, model),
+                    )
         return []
 
 
@@ -145,17 +142,15 @@ class ScalerNotRestored(EventRule, code="TC609"):
             if part.get("scale") == _DEFAULT:
                 return []
             self.is_over = True
-            return [
-                self.violation(
-                    used,
-                    stage="train",
-                    subject=Subject(api=Families.SCALER_STEP),
-                    symptom=Symptom.NOT_RESTORED,
-                    message="GradScaler restarts, although model and optimizer were loaded from "
-                    f"{file.path}, which holds its state",
-                    expected=f"scaler.load_state_dict(): the scale was {part.get('scale')}",
-                    observed="scaler.load_state_dict() is not called",
-                    evidence=(used, file),
-                )
-            ]
+            return self.found(
+                used,
+                stage="train",
+                subject=Subject(api=Families.SCALER_STEP),
+                symptom=Symptom.NOT_RESTORED,
+                message="GradScaler restarts, although model and optimizer were loaded from "
+                f"{file.path}, which holds its state",
+                expected=f"scaler.load_state_dict(): the scale was {part.get('scale')}",
+                observed="scaler.load_state_dict() is not called",
+                evidence=(used, file),
+            )
         return []

@@ -251,16 +251,14 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
         if len(lost) < max(_FEWEST, self.share * len(weights)):
             return []
         call = self._filled[lost[0].identity]
-        return [
-            self.violation(
-                load,
-                step=lost[0].step,
-                stage=lost[0].stage,
-                subject=Subject(module=load.target, variable=lost[0].name),
-                symptom=Symptom.NOT_RESTORED,
-                message=f"{call.api} fills {lost[0].name} after the load",
-                expected="the loaded values at the first step",
-                observed=f"{call.api} fills {len(lost)} of {len(weights)} loaded weights",
-                evidence=(load, call, lost[0]),
-            )
-        ]
+        return self.found(
+            load,
+            step=lost[0].step,
+            stage=lost[0].stage,
+            subject=Subject(module=load.target, variable=lost[0].name),
+            symptom=Symptom.NOT_RESTORED,
+            message=f"{call.api} fills {lost[0].name} after the load",
+            expected="the loaded values at the first step",
+            observed=f"{call.api} fills {len(lost)} of {len(weights)} loaded weights",
+            evidence=(load, call, lost[0]),
+        )

@@ -75,18 +75,16 @@ class DataOrderDiffersAfterResume(
                 continue
             self._reported.add(load)
             samples = counted(one.again, "sample")
-            violations.append(
-                self.violation(
-                    one.batch,
-                    stage="train",
-                    subject=Subject(variable=one.batch.loader),
-                    symptom=Symptom.REPEATED_DATA,
-                    message=f"{one.load.path} was saved after {one.done} batches of an epoch; "
-                    f"after the resume, {one.batch.loader} returns samples of those batches again",
-                    expected="the skipped batches are those that were trained on before",
-                    observed=f"{samples} of this batch were trained on before in the same epoch",
-                    evidence=(one.batch, one.load),
-                )
+            violations += self.found(
+                one.batch,
+                stage="train",
+                subject=Subject(variable=one.batch.loader),
+                symptom=Symptom.REPEATED_DATA,
+                message=f"{one.load.path} was saved after {one.done} batches of an epoch; after "
+                f"the resume, {one.batch.loader} returns samples of those batches again",
+                expected="the skipped batches are those that were trained on before",
+                observed=f"{samples} of this batch were trained on before in the same epoch",
+                evidence=(one.batch, one.load),
             )
         return violations
 

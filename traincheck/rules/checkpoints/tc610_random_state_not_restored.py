@@ -97,18 +97,16 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
         now = f"not restored: {joined(lost, 4)}"
         if again:
             now = f"seeded again with the number of the start: {joined(again, 4)}"
-        return [
-            self.violation(
-                event,
-                subject=Subject(api=_SETTERS[lost[0]]),
-                symptom=Symptom.NOT_RESTORED,
-                message=f"the file loaded at {short(found.where)} holds states of random "
-                f"generators: {keys}; training continues with its model and optimizer; {now}",
-                expected=calls,
-                observed=now,
-                evidence=(self._loads["optimizer"],),
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(api=_SETTERS[lost[0]]),
+            symptom=Symptom.NOT_RESTORED,
+            message=f"the file loaded at {short(found.where)} holds states of random generators: "
+            f"{keys}; training continues with its model and optimizer; {now}",
+            expected=calls,
+            observed=now,
+            evidence=(self._loads["optimizer"],),
+        )
 
     def _load(self, event: CheckpointEvent) -> None:
         if event.op == "load":

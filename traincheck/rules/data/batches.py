@@ -63,13 +63,10 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
         if not (folded and others and is_one_row) or event.loader in self.reported:
             return []
         self.reported.add(event.loader)
-        return [self._violation(event, folded[0], others[0], shapes)]
-
-    def _violation(
-        self, event: BatchEvent, folded: str, other: str, shapes: dict[str, tuple[int, ...]]
-    ) -> Violation:
-        observed = f"{folded} has shape {list(shapes[folded])}, {other} {list(shapes[other])}"
-        return self.violation(
+        wide = folded[0]
+        other = others[0]
+        observed = f"{wide} has shape {list(shapes[wide])}, {other} {list(shapes[other])}"
+        return self.found(
             event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.LOSS_INPUT,

@@ -123,18 +123,16 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
             f"rank {rank}: {str(digest).rpartition(':')[2][:8]}"
             for rank, digest in zip(sorted(pages), digests)
         )
-        return [
-            self.violation(
-                event,
-                stage="train",
-                subject=Subject(api="torch.random"),
-                symptom=Symptom.OUT_OF_STEP,
-                message="ranks with the same batches no longer draw the same random numbers",
-                expected="equal states of torch's generator on all ranks, as before",
-                observed=observed,
-                evidence=tuple(state for state in states if state is not None)[:2],
-            )
-        ]
+        return self.found(
+            event,
+            stage="train",
+            subject=Subject(api="torch.random"),
+            symptom=Symptom.OUT_OF_STEP,
+            message="ranks with the same batches no longer draw the same random numbers",
+            expected="equal states of torch's generator on all ranks, as before",
+            observed=observed,
+            evidence=tuple(state for state in states if state is not None)[:2],
+        )
 
 
 class RanksRepeatRandomDraws(
@@ -204,15 +202,13 @@ class RanksRepeatRandomDraws(
         if self._equal <= self.steps:
             return []
         self.is_over = True
-        return [
-            self.violation(
-                event,
-                stage="train",
-                subject=Subject(api="torch.random"),
-                symptom=Symptom.ADVICE,
-                message="data-parallel ranks draw the same random numbers in each step",
-                expected="each rank draws its own numbers",
-                observed=f"equal states of torch's generator after {self._equal} steps",
-                evidence=tuple(state for state in states if state is not None)[:2],
-            )
-        ]
+        return self.found(
+            event,
+            stage="train",
+            subject=Subject(api="torch.random"),
+            symptom=Symptom.ADVICE,
+            message="data-parallel ranks draw the same random numbers in each step",
+            expected="each rank draws its own numbers",
+            observed=f"equal states of torch's generator after {self._equal} steps",
+            evidence=tuple(state for state in states if state is not None)[:2],
+        )

@@ -202,19 +202,17 @@ class ReseededPerSample(WorkerRule, code="TC518", aliases=("seeded-for-each-samp
             return []
         self.reported.add(source)
         name = _NAMES.get(source, source)
-        return [
-            self.violation(
-                event,
-                stage="train",
-                subject=Subject(api=name),
-                symptom=Symptom.REPEATED_DATA,
-                message=f"{name}({number}) is called repeatedly while {DATA_LOADER} fetches data",
-                expected="random numbers that differ from sample to sample",
-                observed=f"seeded with {number}, {often}",
-                evidence=(self._last[key],),
-                title=f"{name} is called for each sample with the same number",
-            )
-        ]
+        return self.found(
+            event,
+            stage="train",
+            subject=Subject(api=name),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"{name}({number}) is called repeatedly while {DATA_LOADER} fetches data",
+            expected="random numbers that differ from sample to sample",
+            observed=f"seeded with {number}, {often}",
+            evidence=(self._last[key],),
+            title=f"{name} is called for each sample with the same number",
+        )
 
 
 @dataclass(slots=True)

@@ -205,13 +205,11 @@ class SamplerWeightsTooFew(EventRule, code="TC516", severity="error", aliases=("
         if event.weights >= event.dataset_size:
             return []
         observed = f"{event.weights} weights for {event.dataset_size} samples"
-        return [
-            self.violation(
-                event,
-                subject=Subject(api=DATA_LOADER, variable=event.loader),
-                symptom=Symptom.REPEATED_DATA,
-                message=f"{event.loader} draws only the first {event.weights} samples: {observed}",
-                expected="a weight for each sample",
-                observed=observed,
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"{event.loader} draws only the first {event.weights} samples: {observed}",
+            expected="a weight for each sample",
+            observed=observed,
+        )

@@ -84,16 +84,14 @@ class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
             streak.count += 1
             streak.first = streak.first or event
             if streak.count == _IN_A_ROW:
-                found.append(
-                    self.violation(
-                        streak.first,
-                        subject=Subject(api=DATA_LOADER, variable=streak.first.loader),
-                        symptom=Symptom.REPEATED_DATA,
-                        message=f"{streak.first.loader} draws {streak.first.drawn} samples with "
-                        f"different indices, but {path} holds the same sample in all rows",
-                        expected="each index returns its own sample",
-                        observed=f"all {tensor.shape[0]} rows of {path} are equal",
-                    )
+                found += self.found(
+                    streak.first,
+                    subject=Subject(api=DATA_LOADER, variable=streak.first.loader),
+                    symptom=Symptom.REPEATED_DATA,
+                    message=f"{streak.first.loader} draws {streak.first.drawn} samples with "
+                    f"different indices, but {path} holds the same sample in all rows",
+                    expected="each index returns its own sample",
+                    observed=f"all {tensor.shape[0]} rows of {path} are equal",
                 )
         return found
 
@@ -197,22 +195,20 @@ class SampleRedrawn(LoaderRule, code="TC514", severity="info", aliases=("drawn-a
                     continue
                 if key in self.training:
                     self.reported.add(key)
-                    found.append(self._violation(epoch.first, epoch))
+                    sampler = (epoch.first.sampler or "sampler").rpartition(".")[2]
+                    found += self.found(
+                        epoch.first,
+                        stage="train",
+                        subject=Subject(api=DATA_LOADER, variable=epoch.first.loader),
+                        symptom=Symptom.ADVICE,
+                        message=f"{epoch.first.loader} ({sampler}) draws samples of epoch "
+                        f"{epoch.number} again before all others were drawn",
+                        expected="each sample comes once in an epoch",
+                        observed=f"{epoch.again} draws of earlier samples, and {epoch.after} new "
+                        "samples later",
+                    )
             return found
         return []
-
-    def _violation(self, event: BatchEvent, epoch: _Epoch) -> Violation:
-        sampler = (event.sampler or "sampler").rpartition(".")[2]
-        return self.violation(
-            event,
-            stage="train",
-            subject=Subject(api=DATA_LOADER, variable=event.loader),
-            symptom=Symptom.ADVICE,
-            message=f"{event.loader} ({sampler}) draws samples of epoch {epoch.number} again "
-            "before all others were drawn",
-            expected="each sample comes once in an epoch",
-            observed=f"{epoch.again} draws of earlier samples, and {epoch.after} new samples later",
-        )
 
 
 @dataclass(slots=True)

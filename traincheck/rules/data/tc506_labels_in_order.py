@@ -88,23 +88,21 @@ class LabelsInOrder(LoaderRule, code="TC506"):
                     continue
                 if len(run.classes) >= self.classes and run.is_sorted:
                     self.reported.add(loader)
-                    found.append(self._violation(run, path))
+                    first = run.first
+                    found += self.found(
+                        first,
+                        stage="train",
+                        subject=Subject(api=DATA_LOADER, variable=first.loader),
+                        symptom=Symptom.REPEATED_DATA,
+                        message=f"labels ({path}) of {first.loader} come in ascending order; most "
+                        "batches hold one class",
+                        expected="batches hold samples of all classes",
+                        observed=f"{run.narrow} of the first {run.batches} batches hold one class, "
+                        f"or one class and the next; {len(run.classes)} classes came one after the "
+                        "other",
+                    )
             return found
         return []
-
-    def _violation(self, run: _Run, path: str) -> Violation:
-        event = run.first
-        return self.violation(
-            event,
-            stage="train",
-            subject=Subject(api=DATA_LOADER, variable=event.loader),
-            symptom=Symptom.REPEATED_DATA,
-            message=f"labels ({path}) of {event.loader} come in ascending order; most batches hold "
-            "one class",
-            expected="batches hold samples of all classes",
-            observed=f"{run.narrow} of the first {run.batches} batches hold one class, or one "
-            f"class and the next; {len(run.classes)} classes came one after the other",
-        )
 
 
 @dataclass(slots=True)

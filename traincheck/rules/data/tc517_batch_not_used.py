@@ -121,7 +121,19 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
                 self._rows[place] = row
                 if row.count >= _PROOF:
                     self.is_over = True
-                    return [self._violation(place, row.call, self._came[min(now.given[place])])]
+                    where, name = place
+                    (loader, leaf), number = self._came[min(now.given[place])]
+                    what = "the input" if name == "0" else name
+                    return self.found(
+                        row.call,
+                        subject=Subject(api=row.call.api, module=row.call.module),
+                        symptom=Symptom.REPEATED_DATA,
+                        message=f"{what} of {where} is the same tensor in each step while new "
+                        "batches arrive",
+                        expected=f"{what} comes from the batch of the step",
+                        observed=f"{what}, {leaf} of batch {number} of {loader}, was the same in "
+                        f"{_PROOF + 1} consecutive scans, and each time there was a new batch",
+                    )
             return []
         elif isinstance(event, CallEvent) and event.grad_enabled:
             self._call(event)
@@ -154,20 +166,6 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
             if is_kept or not given.isdisjoint(new or now.fresh()):
                 return False
         return True
-
-    def _violation(self, place: _Place, call: CallEvent, came: tuple[_Origin, int]) -> Violation:
-        where, name = place
-        (loader, path), index = came
-        what = "the input" if name == "0" else name
-        return self.violation(
-            call,
-            subject=Subject(api=call.api, module=call.module),
-            symptom=Symptom.REPEATED_DATA,
-            message=f"{what} of {where} is the same tensor in each step while new batches arrive",
-            expected=f"{what} comes from the batch of the step",
-            observed=f"{what}, {path} of batch {index} of {loader}, was the same in {_PROOF + 1} "
-            "consecutive scans, and each time there was a new batch",
-        )
 
 
 @dataclass(slots=True)

@@ -97,7 +97,20 @@ class DrawnOrderLost(LoaderRule, code="TC072"):
                     and _is_sorted(order.first[: order.place])
                 ):
                     self.reported.add(key)
-                    found.append(self._violation(order))
+                    start = order.start
+                    assert start is not None  # set at the beginning of each later epoch
+                    sampler = (start.sampler or "sampler").rpartition(".")[2]
+                    generators = ", ".join(order.drawn)
+                    found += self.found(
+                        start,
+                        subject=Subject(api=DATA_LOADER, variable=start.loader),
+                        symptom=Symptom.REPEATED_DATA,
+                        message=f"{start.loader} ({sampler}) draws a random order and has the same "
+                        "one again",
+                        expected="each epoch has its own order",
+                        observed=f"{sampler} draws from {generators}, and epoch {start.epoch} "
+                        f"begins with samples {list(start.indices[:4])} again",
+                    )
             return found
         epoch = observed(event, EpochOrder)
         known = None if epoch is None else self._orders.get((event.rank, epoch.loader))
@@ -126,21 +139,6 @@ class DrawnOrderLost(LoaderRule, code="TC072"):
         end = order.place + len(event.indices)
         order.agrees &= whole and order.first[order.place : end] == list(event.indices)
         order.place = end
-
-    def _violation(self, order: _Order) -> Violation:
-        start = order.start
-        assert start is not None  # set at the beginning of each later epoch
-        sampler = (start.sampler or "sampler").rpartition(".")[2]
-        generators = ", ".join(order.drawn)
-        return self.violation(
-            start,
-            subject=Subject(api=DATA_LOADER, variable=start.loader),
-            symptom=Symptom.REPEATED_DATA,
-            message=f"{start.loader} ({sampler}) draws a random order and has the same one again",
-            expected="each epoch has its own order",
-            observed=f"{sampler} draws from {generators}, and epoch {start.epoch} begins with "
-            f"samples {list(start.indices[:4])} again",
-        )
 
 
 def _is_sorted(order: Sequence[int]) -> bool:

@@ -85,16 +85,14 @@ class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
                         f"{name}={first.before}{line(course.made.where)}"
                         f" and {how} {first.loaded} of the checkpoint{several}"
                     )
-                    found.append(
-                        self.violation(
-                            load.mark,
-                            subject=subject(course),
-                            symptom=Symptom.SCHEDULE,
-                            message=f"the load replaces {name} of {course.label}{line(load.where)}",
-                            expected=f"{name}={first.before}, as asked for",
-                            observed=observed,
-                            evidence=(course.made, load.mark),
-                        )
+                    found += self.found(
+                        load.mark,
+                        subject=subject(course),
+                        symptom=Symptom.SCHEDULE,
+                        message=f"the load replaces {name} of {course.label}{line(load.where)}",
+                        expected=f"{name}={first.before}, as asked for",
+                        observed=observed,
+                        evidence=(course.made, load.mark),
                     )
         return found
 
@@ -206,17 +204,11 @@ class SettingWrittenElsewhere(BuiltInRule, code="TC066"):
             return ()
         made = self._made.get(found.owner)
         label = found.owner if made is None else f"{found.owner} ({made.cls.rpartition('.')[2]})"
-        self._found[key] = violation = self._violation(event, found, label, made)
-        return [violation]
-
-    def _violation(
-        self, event: Event, found: IneffectiveWrite, label: str, made: OptimizerEvent | None
-    ) -> Violation:
         observed_text = (
             f"{found.name} of {label} is set to {found.written} in {_PLACES[found.place]}"
             f"{line(found.where)}, and stays {found.in_force}"
         )
-        return self.violation(
+        self._found[key] = violation = self.violation(
             event,
             subject=Subject(api=Families.OPTIMIZER_STEP, variable=found.owner),
             symptom=Symptom.SCHEDULE,
@@ -225,3 +217,4 @@ class SettingWrittenElsewhere(BuiltInRule, code="TC066"):
             observed=observed_text,
             evidence=(event,) if made is None else (made, event),
         )
+        return [violation]

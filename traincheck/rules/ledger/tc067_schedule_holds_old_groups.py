@@ -74,15 +74,13 @@ class ScheduleHoldsOldGroups(InForceRule, code="TC067"):
                 f"{course.label}; {found.name} is set to {found.written} in an old group, and "
                 f"updates use {found.in_force}"
             )
-            result.append(
-                self.violation(
-                    mark,
-                    subject=subject(course),
-                    symptom=Symptom.SCHEDULE,
-                    message=f"{found.name} is written to an old group of {course.label}",
-                    expected=f"{found.name} is written to the groups that {course.label} uses",
-                    observed=observed_text,
-                    evidence=(course.made, mark),
-                )
+            result += self.found(
+                mark,
+                subject=subject(course),
+                symptom=Symptom.SCHEDULE,
+                message=f"{found.name} is written to an old group of {course.label}",
+                expected=f"{found.name} is written to the groups that {course.label} uses",
+                observed=observed_text,
+                evidence=(course.made, mark),
             )
         return result

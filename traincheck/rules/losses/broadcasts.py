@@ -191,7 +191,22 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
                 for pairs in _pairs(broadcasts):
                     if pairs.size in sizes:
                         place = call.where, pairs.name, len(pairs.given)
-                        found.setdefault(place, self._violation(call, mark, pairs))
+                        other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
+                        word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
+                        found.setdefault(
+                            place,
+                            self.violation(
+                                mark,
+                                subject=Subject(api=call.api),
+                                symptom=Symptom.LOSS_INPUT,
+                                message=f"{word} in a loss is taken over all pairs of {pairs.size} "
+                                "samples",
+                                expected=f"the same shape for both, with {pairs.size} elements",
+                                observed=f"{word} of {[*pairs.given]} and a tensor such as {other} "
+                                f"gives {[*pairs.shape]}",
+                                evidence=(call,),
+                            ),
+                        )
             self._steps.update(found.keys())
             self._first = {**found, **self._first}
             return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
@@ -211,20 +226,6 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
 
     def _count(self, values: Mapping[str, Any]) -> None:
         self._sizes.update(t.shape[0] for t in tensors_in(values).values() if t.shape)
-
-    def _violation(self, call: CallEvent, mark: Event, pairs: _Pairs) -> Violation:
-        other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
-        word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
-        return self.violation(
-            mark,
-            subject=Subject(api=call.api),
-            symptom=Symptom.LOSS_INPUT,
-            message=f"{word} in a loss is taken over all pairs of {pairs.size} samples",
-            expected=f"the same shape for both, with {pairs.size} elements",
-            observed=f"{word} of {[*pairs.given]} and a tensor such as {other} gives "
-            f"{[*pairs.shape]}",
-            evidence=(call,),
-        )
 
 
 def _pairs(broadcasts: LossBroadcast) -> list[_Pairs]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend, fresh
@@ -78,7 +78,20 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
             streak = extend(self._streaks, owner, facts.event.step)
             if streak.count == self.steps:
                 self.is_over = True
-                return [self._violation(facts, self._call, streak.first, self.ledger.names(idle))]
+                call = self._call
+                function, shape = call.api.rpartition(".")[2], list(_shape(call))
+                given = f"{function} over dim {call.args.get('dim')} of {shape}"
+                return self.proven(
+                    facts,
+                    step=streak.first,
+                    subject=Subject(api=call.api, module=call.module),
+                    symptom=Symptom.LOSS_INPUT,
+                    message=f"{given} is 1 everywhere; the gradient of "
+                    f"{joined(self.ledger.names(idle))} is always zero",
+                    expected="a softmax over several elements",
+                    observed=f"{given} is 1 everywhere",
+                    evidence=(call,),
+                )
         return []
 
     def _without_gradient(self, moment: Moment, call: CallEvent) -> Iterable[int]:
@@ -89,22 +102,6 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
             parameter = self.ledger.parameters.get(identity)
             if parameter is not None and 1 in parameter.shape:
                 yield identity
-
-    def _violation(
-        self, facts: StepFacts, call: CallEvent, step: int | None, names: Sequence[str]
-    ) -> Violation:
-        function, shape = call.api.rpartition(".")[2], list(_shape(call))
-        given = f"{function} over dim {call.args.get('dim')} of {shape}"
-        return self.proof(
-            facts,
-            step=step,
-            subject=Subject(api=call.api, module=call.module),
-            symptom=Symptom.LOSS_INPUT,
-            message=f"{given} is 1 everywhere; the gradient of {joined(names)} is always zero",
-            expected="a softmax over several elements",
-            observed=f"{given} is 1 everywhere",
-            evidence=(call,),
-        )
 
 
 def _shape(call: CallEvent) -> tuple[int, ...]:

@@ -168,16 +168,14 @@ class InitializedRepeatedly(
                 if count >= self.times and identity in self._names:
                     name = self._names[identity]
                     function = api.rpartition(".")[2]
-                    found.append(
-                        self.violation(
-                            event,
-                            stage="init",
-                            subject=Subject(api=api, variable=name),
-                            symptom=Symptom.ADVICE,
-                            message=f"{function} initializes {name} {count} times",
-                            expected="at most one initialization after the constructor's",
-                            observed=f"{count} calls of {function}",
-                        )
+                    found += self.found(
+                        event,
+                        stage="init",
+                        subject=Subject(api=api, variable=name),
+                        symptom=Symptom.ADVICE,
+                        message=f"{function} initializes {name} {count} times",
+                        expected="at most one initialization after the constructor's",
+                        observed=f"{count} calls of {function}",
                     )
             return found
         return []

@@ -69,18 +69,16 @@ class InitialNormStatistics(EventRule, code="TC307"):
         if not model.has_moved or model.name in self.reported:
             return []
         self.reported.add(model.name)
-        return [
-            self.violation(
-                event,
-                stage="eval",
-                subject=Subject(module=model.name),
-                symptom=Symptom.STATE_UNCHANGED,
-                message=f"{model.name} is evaluated; its weights have changed, but its batch norms "
-                "have not",
-                expected="running statistics that were updated or copied like the weights",
-                observed="running_mean is 0 and running_var is 1, from no batch",
-            )
-        ]
+        return self.found(
+            event,
+            stage="eval",
+            subject=Subject(module=model.name),
+            symptom=Symptom.STATE_UNCHANGED,
+            message=f"{model.name} is evaluated; its weights have changed, but its batch norms "
+            "have not",
+            expected="running statistics that were updated or copied like the weights",
+            observed="running_mean is 0 and running_var is 1, from no batch",
+        )
 
 
 class StaleNormStatistics(BuiltInRule, code="TC308"):

@@ -117,7 +117,18 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
                     violation = self._violation(
                         path, affected, facts.event.step, found[0].call, facts
                     )
-                    other = _on_other_data(violation, sorted(loaders), sorted(known))
+                    where = (
+                        f"on {joined(sorted(loaders))}, while {joined(sorted(known))} feeds it in "
+                        "training mode"
+                    )
+                    other = replace(
+                        violation,
+                        observed=f"updates in evaluation mode {where}",
+                        likely_cause=f"The evaluation loop{{where}} calls backward() and step(): "
+                        f"{where}.",
+                        fix="Remove backward() and step() from the evaluation, and run it under "
+                        "torch.no_grad().",
+                    )
                     self._others.setdefault(path, []).append(other)
                 continue
             streak = extend(self._streaks, path, facts.event.step)
@@ -144,14 +155,3 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
         )
         # Without the call of eval(), the line is that of the forward pass.
         return violation if last is not None else replace(violation, likely_cause=_EARLIER)
-
-
-def _on_other_data(violation: Violation, loaders: list[str], known: list[str]) -> Violation:
-    """The violation of an evaluation loop that calls backward() and step()."""
-    where = f"on {joined(loaders)}, while {joined(known)} feeds it in training mode"
-    return replace(
-        violation,
-        observed=f"updates in evaluation mode {where}",
-        likely_cause=f"The evaluation loop{{where}} calls backward() and step(): {where}.",
-        fix="Remove backward() and step() from the evaluation, and run it under torch.no_grad().",
-    )

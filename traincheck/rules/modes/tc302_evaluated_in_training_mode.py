@@ -116,23 +116,21 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
         path = forward.path
         suspect = self._suspects.get(path)
         if suspect is None:
-            suspect = self._suspects[path] = _Suspect(self._violation(forward, facts, active))
+            where = joined(sorted(forward.loaders))
+            suspect = self._suspects[path] = _Suspect(
+                self.proof(
+                    facts,
+                    subject=Subject(module=path),
+                    symptom=Symptom.TRAINING_MODE,
+                    message=f"{path} is evaluated without gradients, but in training mode",
+                    expected=f"{path} in evaluation mode over the batches of {where}",
+                    observed=f"layers that behave as in training: {joined(active)}",
+                    evidence=(forward.call,),
+                )
+            )
         suspect.loaders |= forward.loaders
         suspect.batches += forward.count
         suspect.rounds += 1
-
-    def _violation(self, forward: Forward, facts: StepFacts, active: list[str]) -> Violation:
-        path = forward.path
-        where = joined(sorted(forward.loaders))
-        return self.proof(
-            facts,
-            subject=Subject(module=path),
-            symptom=Symptom.TRAINING_MODE,
-            message=f"{path} is evaluated without gradients, but in training mode",
-            expected=f"{path} in evaluation mode over the batches of {where}",
-            observed=f"layers that behave as in training: {joined(active)}",
-            evidence=(forward.call,),
-        )
 
 
 @dataclass(slots=True)

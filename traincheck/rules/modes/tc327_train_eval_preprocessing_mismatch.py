@@ -87,21 +87,19 @@ class TrainEvalPreprocessingMismatch(
             sides.is_image &= is_image(tensor)
             if given.model not in self.reported and sides.differ():
                 self.reported.add(given.model)
-                found.append(self._violation(event, given.model, name, sides))
+                training, evaluation = _text(sides.training), _text(sides.evaluation)
+                found += self.found(
+                    event,
+                    stage="eval",
+                    subject=Subject(module=given.model),
+                    symptom=Symptom.WRONG_VALUE,
+                    topic=Topic.MODE,
+                    message=f"argument {name} of {given.model} is scaled differently than in "
+                    "training",
+                    expected=f"in training {training}",
+                    observed=f"in evaluation {evaluation}",
+                )
         return found
-
-    def _violation(self, event: Event, model: str, name: str, sides: _Sides) -> Violation:
-        training, evaluation = _text(sides.training), _text(sides.evaluation)
-        return self.violation(
-            event,
-            stage="eval",
-            subject=Subject(module=model),
-            symptom=Symptom.WRONG_VALUE,
-            topic=Topic.MODE,
-            message=f"argument {name} of {model} is scaled differently than in training",
-            expected=f"in training {training}",
-            observed=f"in evaluation {evaluation}",
-        )
 
 
 class _Stats(NamedTuple):

@@ -89,19 +89,17 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
         if not (rises and falls and past[-1][2] > (1 + self.margin) * best[2]):
             return ()
         self.is_over = True
-        return [
-            self.violation(
-                event,
-                step=best[0],
-                stage="eval",
-                subject=Subject(api=event.api),
-                symptom=Symptom.NOT_LEARNING,
-                message="evaluation gets worse while the training loss falls",
-                expected="an evaluation loss that follows the training loss",
-                observed=f"the evaluation loss rose from {best[2]:.4g} to {past[-1][2]:.4g} since "
-                f"step {best[0]}, while the training loss fell to {past[-1][1]:.4g}",
-            )
-        ]
+        return self.found(
+            event,
+            step=best[0],
+            stage="eval",
+            subject=Subject(api=event.api),
+            symptom=Symptom.NOT_LEARNING,
+            message="evaluation gets worse while the training loss falls",
+            expected="an evaluation loss that follows the training loss",
+            observed=f"the evaluation loss rose from {best[2]:.4g} to {past[-1][2]:.4g} since step "
+            f"{best[0]}, while the training loss fell to {past[-1][1]:.4g}",
+        )
 
 
 @dataclass(slots=True)
@@ -203,17 +201,15 @@ class EvaluationNotFinite(EventRule, code="TC716"):
             if self._count < _IN_A_ROW or self.is_over or self._first is None:
                 return []
             self.is_over = True
-            return [self._violation(self._first, broken)]
+            first = self._first
+            name = first.api.removeprefix(F)
+            return self.found(
+                first,
+                subject=Subject(api=first.api),
+                symptom=Symptom.NON_FINITE,
+                message=f"{name} is not finite in two consecutive evaluations, but is in training",
+                expected="finite losses in evaluations, as in training",
+                observed=f"{name} returns NaN or infinity",
+                evidence=(first, broken),
+            )
         return []
-
-    def _violation(self, first: CallEvent, last: CallEvent) -> Violation:
-        name = first.api.removeprefix(F)
-        return self.violation(
-            first,
-            subject=Subject(api=first.api),
-            symptom=Symptom.NON_FINITE,
-            message=f"{name} is not finite in two consecutive evaluations, but is in training",
-            expected="finite losses in evaluations, as in training",
-            observed=f"{name} returns NaN or infinity",
-            evidence=(first, last),
-        )

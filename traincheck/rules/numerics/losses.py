@@ -83,17 +83,15 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
         before, after = statistics.median(values[:part]), statistics.median(values[-part:])
         if after < before or min(values) < 0:
             return []
-        return [
-            self.proof(
-                facts,
-                step=self._first,
-                subject=Subject(api=Families.BACKWARD),
-                symptom=Symptom.NOT_LEARNING,
-                message=f"the loss is no better after {self.window} optimizer steps",
-                expected="a median loss that falls",
-                observed=f"a median loss of {before:.4g} at first and {after:.4g} at last",
-            )
-        ]
+        return self.proven(
+            facts,
+            step=self._first,
+            subject=Subject(api=Families.BACKWARD),
+            symptom=Symptom.NOT_LEARNING,
+            message=f"the loss is no better after {self.window} optimizer steps",
+            expected="a median loss that falls",
+            observed=f"a median loss of {before:.4g} at first and {after:.4g} at last",
+        )
 
 
 class ConstantLoss(StepRule, code="TC711"):
@@ -160,15 +158,13 @@ class ConstantLoss(StepRule, code="TC711"):
             return []
         self.is_over = True
         self.triggered += 1
-        return [
-            self.proof(
-                facts,
-                step=self._first,
-                subject=Subject(api=Families.BACKWARD),
-                symptom=Symptom.NOT_LEARNING,
-                message="the loss does not change between steps, not even with the batch",
-                expected="a loss that differs between batches",
-                observed=f"a loss of {values[-1]!r} in each of {self._count} steps",
-                evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],
-            )
-        ]
+        return self.proven(
+            facts,
+            step=self._first,
+            subject=Subject(api=Families.BACKWARD),
+            symptom=Symptom.NOT_LEARNING,
+            message="the loss does not change between steps, not even with the batch",
+            expected="a loss that differs between batches",
+            observed=f"a loss of {values[-1]!r} in each of {self._count} steps",
+            evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],
+        )

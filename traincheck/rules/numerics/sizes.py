@@ -79,18 +79,16 @@ class ExplodingActivation(ActivationRule, code="TC707"):
         if streak.is_reported or streak.steps < _CONFIRMED:
             return ()
         streak.is_reported = True
-        return [
-            self.violation(
-                look.event,
-                step=streak.first,
-                stage="train",
-                subject=look.place.subject,
-                symptom=Symptom.GRADIENT_SIZE,
-                message=f"the outputs of {look.place.label} leave the range of their history",
-                expected="the largest output stays near its history",
-                observed=f"{look.place.label}: up to {largest:.3g}, usually {usual:.3g}",
-            )
-        ]
+        return self.found(
+            look.event,
+            step=streak.first,
+            stage="train",
+            subject=look.place.subject,
+            symptom=Symptom.GRADIENT_SIZE,
+            message=f"the outputs of {look.place.label} leave the range of their history",
+            expected="the largest output stays near its history",
+            observed=f"{look.place.label}: up to {largest:.3g}, usually {usual:.3g}",
+        )
 
 
 _FEWEST = 2  # weights: for a single one, a constant start is as good as any

@@ -74,17 +74,14 @@ class ClassImbalance(BuiltInRule, code="TC713", severity="info"):
                 share = column.total / column.count
                 if share <= self.share or column.low == column.high:
                     continue
-                found.append(
-                    self.violation(
-                        event,
-                        stage="train",
-                        subject=Subject(variable=path),
-                        symptom=Symptom.NOT_LEARNING,
-                        message=f"one class makes up nearly all labels in {path} of {event.loader}",
-                        expected="labels of several classes in a batch",
-                        observed=f"{share:.0%} of the labels in {column.count} batches are one "
-                        "class",
-                    )
+                found += self.found(
+                    event,
+                    stage="train",
+                    subject=Subject(variable=path),
+                    symptom=Symptom.NOT_LEARNING,
+                    message=f"one class makes up nearly all labels in {path} of {event.loader}",
+                    expected="labels of several classes in a batch",
+                    observed=f"{share:.0%} of the labels in {column.count} batches are one class",
                 )
         return found
 

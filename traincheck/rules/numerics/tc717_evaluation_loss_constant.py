@@ -145,17 +145,15 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         self.is_over = True
         place = telling[0]
         call, loss = row[0].calls[place], row[0].losses[place]
-        return [
-            self.violation(
-                call,
-                subject=Subject(api=call.api),
-                symptom=Symptom.REPEATED_DATA,
-                message=f"the loss is the same for different batches of {row[-1].batch.loader}",
-                expected="losses that differ from batch to batch, as in training",
-                observed=f"a loss of {loss.value!r} for {len(row)} different consecutive batches",
-                evidence=(call, row[-1].calls[place]),
-            )
-        ]
+        return self.found(
+            call,
+            subject=Subject(api=call.api),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"the loss is the same for different batches of {row[-1].batch.loader}",
+            expected="losses that differ from batch to batch, as in training",
+            observed=f"a loss of {loss.value!r} for {len(row)} different consecutive batches",
+            evidence=(call, row[-1].calls[place]),
+        )
 
     def _is_telling(self, loss: _Loss, window: _Window) -> bool:
         """Whether the loss is of model outputs that would differ for other samples."""

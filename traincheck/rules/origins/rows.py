@@ -170,11 +170,9 @@ class PaddingRowNotZero(EventRule, code="TC057"):
             self._found[found.name] = (event, found)
             return []
         self.reported.add(found.name)
-        return [self._violation(*first)]
-
-    def _violation(self, event: Event, found: EmbeddingRows) -> Violation:
+        event, found = first
         share = found.padding_gradient or 0.0
-        return self.violation(
+        return self.found(
             event,
             subject=Subject(variable=found.name),
             symptom=Symptom.INITIALIZATION,

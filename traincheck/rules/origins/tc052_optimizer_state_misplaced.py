@@ -100,18 +100,16 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
                     "; ..." if len(pairs) > _MOST_NAMES else ""
                 )
                 line = f" at {short(found.where)}" if found.where else ""
-                return [
-                    self.violation(
-                        event,
-                        subject=Subject(api="torch.optim.Optimizer.load_state_dict"),
-                        symptom=Symptom.NOT_RESTORED,
-                        message=f"the state that {found.owner} loads{line} was saved for other "
-                        f"parameters: {told}",
-                        expected="for each parameter the state that was saved under its name",
-                        observed=f"{len(wrong)} of {len(values)} parameters have the state of "
-                        f"another one ({told})",
-                    )
-                ]
+                return self.found(
+                    event,
+                    subject=Subject(api="torch.optim.Optimizer.load_state_dict"),
+                    symptom=Symptom.NOT_RESTORED,
+                    message=f"the state that {found.owner} loads{line} was saved for other "
+                    f"parameters: {told}",
+                    expected="for each parameter the state that was saved under its name",
+                    observed=f"{len(wrong)} of {len(values)} parameters have the state of another "
+                    f"one ({told})",
+                )
         return []
 
 

@@ -8,7 +8,7 @@ from traincheck.readings.evaluations import EVALUATIONS, Evaluation, KeptStates
 from traincheck.readings.provider import RunStates
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CheckpointEvent, Event
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 
 _LATER = 3  # evaluations after the one that is kept
@@ -70,7 +70,24 @@ class WorstStateKept(BuiltInRule, code="TC053"):
         for event, evaluation in self._states.kept():
             self.triggered += 1
             if self._is_worst(evaluation):
-                return [self._violation(event, evaluation)]
+                known = [one for one in self._states.evaluations.all if one.loss is not None]
+                best = min(known, key=lambda one: one.loss or 0.0)
+                is_save = event.op == "save"
+                what = f"{event.path} holds" if is_save else f"{event.target} gets"
+                return self.found(
+                    event,
+                    subject=Subject(module=event.target)
+                    if not is_save
+                    else Subject(api="torch.save"),
+                    symptom=Symptom.NOT_RESTORED,
+                    message=f"{what} the weights of step {evaluation.step}, whose evaluation loss "
+                    f"is the highest of {len(known)} evaluations",
+                    expected=f"the weights of the lowest loss, {best.loss:.4g} in step {best.step}",
+                    observed=f"evaluation losses fall from {evaluation.loss:.4g} in step "
+                    f"{evaluation.step} to {known[-1].loss:.4g} in step {known[-1].step}, and the "
+                    f"state of step {evaluation.step} is kept",
+                    evidence=(event,) if evaluation.first is None else (event, evaluation.first),
+                )
         return []
 
     def _is_worst(self, kept: Evaluation) -> bool:
@@ -88,22 +105,4 @@ class WorstStateKept(BuiltInRule, code="TC053"):
             and max(later[1:]) < losses[place]
             and falls >= _FALLING * (len(later) - 1)
             and max(min(later), later[-1]) <= _BETTER * losses[place]
-        )
-
-    def _violation(self, event: CheckpointEvent, kept: Evaluation) -> Violation:
-        known = [one for one in self._states.evaluations.all if one.loss is not None]
-        best = min(known, key=lambda one: one.loss or 0.0)
-        is_save = event.op == "save"
-        what = f"{event.path} holds" if is_save else f"{event.target} gets"
-        return self.violation(
-            event,
-            subject=Subject(module=event.target) if not is_save else Subject(api="torch.save"),
-            symptom=Symptom.NOT_RESTORED,
-            message=f"{what} the weights of step {kept.step}, whose evaluation loss is the highest "
-            f"of {len(known)} evaluations",
-            expected=f"the weights of the lowest loss, {best.loss:.4g} in step {best.step}",
-            observed=f"evaluation losses fall from {kept.loss:.4g} in step {kept.step} to "
-            f"{known[-1].loss:.4g} in step {known[-1].step}, and the state of step {kept.step} is "
-            "kept",
-            evidence=(event,) if kept.first is None else (event, kept.first),
         )

@@ -127,17 +127,15 @@ class TiedCopiesDrift(EventRule, code="TC054"):
                 # The other copies of a weight: they have one finding.
                 self.reported.update((copy for copy, other in self._pairs if other == source))
                 trained = "both are trained" if theirs.requires_grad else "only the copy is trained"
-                found.append(
-                    self.violation(
-                        step,
-                        subject=Subject(variable=mine.name),
-                        symptom=Symptom.SHARING_LOST,
-                        message=f"{mine.name} began as a copy of {theirs.name}, which is tied, and "
-                        f"moved away from it in {_UPDATES} updates",
-                        expected="one matrix for tied layers",
-                        observed=f"two matrices that were equal and differ now; {trained}",
-                        evidence=(mine, theirs),
-                    )
+                found += self.found(
+                    step,
+                    subject=Subject(variable=mine.name),
+                    symptom=Symptom.SHARING_LOST,
+                    message=f"{mine.name} began as a copy of {theirs.name}, which is tied, and "
+                    f"moved away from it in {_UPDATES} updates",
+                    expected="one matrix for tied layers",
+                    observed=f"two matrices that were equal and differ now; {trained}",
+                    evidence=(mine, theirs),
                 )
         return found
 

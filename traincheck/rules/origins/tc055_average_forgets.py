@@ -71,18 +71,16 @@ class AverageForgets(EventRule, code="TC055", severity="info"):
         if not is_short:
             return []
         self.reported.add(found.model)
-        return [
-            self.violation(
-                event,
-                subject=Subject(module=found.model),
-                symptom=Symptom.ADVICE,
-                message=f"{found.model} follows {found.of}: an update keeps {found.decay:.0%} of "
-                "its values",
-                expected="an average that keeps most of its values in an update, such as 99 %",
-                observed=f"decays of {last:.2f} and {found.decay:.2f}, a memory of about "
-                f"{1 / max(1 - found.decay, 1e-3):.1f} updates",
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(module=found.model),
+            symptom=Symptom.ADVICE,
+            message=f"{found.model} follows {found.of}: an update keeps {found.decay:.0%} of its "
+            "values",
+            expected="an average that keeps most of its values in an update, such as 99 %",
+            observed=f"decays of {last:.2f} and {found.decay:.2f}, a memory of about "
+            f"{1 / max(1 - found.decay, 1e-3):.1f} updates",
+        )
 
 
 def _is_short(decay: float, found: AverageDecay) -> bool:

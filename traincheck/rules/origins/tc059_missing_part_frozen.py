@@ -78,16 +78,14 @@ class MissingPartFrozen(EventRule, code="TC059"):
             if names:
                 line = f" at {short(part.where)}" if part.where else ""
                 told = joined(names, _MOST_NAMES)
-                found.append(
-                    self.violation(
-                        event,
-                        subject=Subject(module=names[0].rpartition(".")[0]),
-                        symptom=Symptom.INITIALIZATION,
-                        message=f"the load of {part.model}{line} sets {part.loaded} parameters and "
-                        f"leaves out {told}, which are frozen with their initial values",
-                        expected="parts that are loaded or trained",
-                        observed=f"{part.parameters} parameters that no load has set and no "
-                        f"optimizer trains ({told})",
-                    )
+                found += self.found(
+                    event,
+                    subject=Subject(module=names[0].rpartition(".")[0]),
+                    symptom=Symptom.INITIALIZATION,
+                    message=f"the load of {part.model}{line} sets {part.loaded} parameters and "
+                    f"leaves out {told}, which are frozen with their initial values",
+                    expected="parts that are loaded or trained",
+                    observed=f"{part.parameters} parameters that no load has set and no optimizer "
+                    f"trains ({told})",
                 )
         return found

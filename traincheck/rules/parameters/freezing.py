@@ -143,17 +143,15 @@ class FreezeWithoutEffect(StepRule, code="TC115"):
                 below = [name for name in names if name.startswith(f"{module}.")]
                 if below and module not in self.reported:
                     self.reported.add(module)
-                    found.append(
-                        self.proof(
-                            facts,
-                            subject=Subject(module=module, variable=below[0]),
-                            symptom=Symptom.UNFROZEN,
-                            message=f"{module} has requires_grad = False, but its parameters are "
-                            "trained",
-                            expected=f"frozen parameters of {module}",
-                            observed=f"the optimizer applies gradients of {len(below)} of them",
-                            evidence=(moment.call,),
-                        )
+                    found += self.proven(
+                        facts,
+                        subject=Subject(module=module, variable=below[0]),
+                        symptom=Symptom.UNFROZEN,
+                        message=f"{module} has requires_grad = False, but its parameters are "
+                        "trained",
+                        expected=f"frozen parameters of {module}",
+                        observed=f"the optimizer applies gradients of {len(below)} of them",
+                        evidence=(moment.call,),
                     )
         return found
 

@@ -8,7 +8,6 @@ from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFact
 from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
 _CONFIRMED = 2
@@ -79,26 +78,22 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
                 streaks[identity] = streak
                 if streak.count >= _CONFIRMED:
                     step = streak.at(_CONFIRMED, facts.event.step)
-                    found.append(self._violation(identity, step, moment.call, facts))
+                    name = self.ledger.name(identity)
+                    label = self.ledger.holders[str(moment.call.owner)].label
+                    found += self.proven(
+                        facts,
+                        step=step,
+                        subject=Subject(variable=name),
+                        symptom=Symptom.SILENT_WRITE,
+                        message=f"the step of {label} changes {name}, frozen earlier "
+                        "(requires_grad=False)",
+                        expected="a frozen parameter stays unchanged",
+                        observed=f"{label} moves it by momentum, weight decay or an old gradient",
+                        evidence=(moment.call,),
+                    )
         if facts.updates():
             self._streak = streaks
         return found
-
-    def _violation(
-        self, identity: int, step: int | None, call: CallEvent, facts: StepFacts
-    ) -> Violation:
-        name = self.ledger.name(identity)
-        label = self.ledger.holders[str(call.owner)].label
-        return self.proof(
-            facts,
-            step=step,
-            subject=Subject(variable=name),
-            symptom=Symptom.SILENT_WRITE,
-            message=f"the step of {label} changes {name}, frozen earlier (requires_grad=False)",
-            expected="a frozen parameter stays unchanged",
-            observed=f"{label} moves it by momentum, weight decay or an old gradient",
-            evidence=(call,),
-        )
 
 
 _ADAPTER = re.compile(r"\.(?:lora_(?:embedding_)?[AB]|lora_magnitude_vector|ia3_l)(?:\.|\Z)")
@@ -153,21 +148,20 @@ class AdapterFrozen(StepRule, code="TC108"):
                 continue
             streak = extend(self._streak, root, facts.event.step)
             if streak.count == _CONFIRMED:
-                names = sorted(p.name for p in adapters)
-                found += [self._violation(name, root, streak.first, facts) for name in names]
+                found += [
+                    self.proof(
+                        facts,
+                        step=streak.first,
+                        subject=Subject(variable=name),
+                        symptom=Symptom.FROZEN,
+                        message=f"{root} is trained, but its adapters do not require grad: {name}",
+                        expected="an adapter that requires grad",
+                        observed="requires_grad is False for every adapter",
+                        evidence=[moment.call for moment in facts.updates()[:1]],
+                    )
+                    for name in sorted(p.name for p in adapters)
+                ]
         return found
-
-    def _violation(self, name: str, root: str, step: int | None, facts: StepFacts) -> Violation:
-        return self.proof(
-            facts,
-            step=step,
-            subject=Subject(variable=name),
-            symptom=Symptom.FROZEN,
-            message=f"{root} is trained, but its adapters do not require grad: {name}",
-            expected="an adapter that requires grad",
-            observed="requires_grad is False for every adapter",
-            evidence=[moment.call for moment in facts.updates()[:1]],
-        )
 
 
 _SOON = 16  # a parameter counts as trained for this many steps after an update
@@ -235,21 +229,17 @@ class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
                 streak = streaks.get(path) or extend(self._streak, path, facts.event.step)
                 streaks[path] = streak
                 if streak.count == _CONFIRMED:
-                    found.append(self._violation(path, streak.first, call, facts))
+                    buffer = f"{path}.running_mean"
+                    found += self.proven(
+                        facts,
+                        step=streak.first,
+                        subject=Subject(variable=buffer, module=path),
+                        symptom=Symptom.SILENT_WRITE,
+                        message=f"the weight of {path} is frozen, but its statistics change: "
+                        f"{buffer}",
+                        expected="frozen batch normalization in evaluation mode",
+                        observed="batch normalization with a frozen weight is in training mode",
+                        evidence=(call,),
+                    )
         self._streak = streaks
         return found
-
-    def _violation(
-        self, path: str, step: int | None, call: CallEvent, facts: StepFacts
-    ) -> Violation:
-        name = f"{path}.running_mean"
-        return self.proof(
-            facts,
-            step=step,
-            subject=Subject(variable=name, module=path),
-            symptom=Symptom.SILENT_WRITE,
-            message=f"the weight of {path} is frozen, but its statistics change: {name}",
-            expected="frozen batch normalization in evaluation mode",
-            observed="batch normalization with a frozen weight is in training mode",
-            evidence=(call,),
-        )

@@ -58,7 +58,19 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
             streak = extend(self._streak, identity, facts.event.step)
             if streak.count >= _CONFIRMED:
                 step = streak.at(_CONFIRMED, facts.event.step)
-                found.append(self._violation(identity, step, twice[identity], facts))
+                calls = twice[identity]
+                name = self.ledger.name(identity)
+                first, second = (self.ledger.holders[str(call.owner)].label for call in calls)
+                found += self.proven(
+                    facts,
+                    step=step,
+                    subject=Subject(variable=name),
+                    symptom=Symptom.APPLIED_TWICE,
+                    message=f"{first} and {second} both apply the same gradient to {name}",
+                    expected="one optimizer applies each gradient",
+                    observed=f"{first} and {second} hold the same parameters",
+                    evidence=(calls[1], calls[0]),
+                )
         return found
 
     def _twice(self, facts: StepFacts) -> dict[int, tuple[CallEvent, CallEvent]]:
@@ -79,26 +91,6 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
                     twice[identity] = (before, moment.call)
                 applied[identity] = moment.call
         return twice
-
-    def _violation(
-        self,
-        identity: int,
-        step: int | None,
-        calls: tuple[CallEvent, CallEvent],
-        facts: StepFacts,
-    ) -> Violation:
-        name = self.ledger.name(identity)
-        first, second = (self.ledger.holders[str(call.owner)].label for call in calls)
-        return self.proof(
-            facts,
-            step=step,
-            subject=Subject(variable=name),
-            symptom=Symptom.APPLIED_TWICE,
-            message=f"{first} and {second} both apply the same gradient to {name}",
-            expected="one optimizer applies each gradient",
-            observed=f"{first} and {second} hold the same parameters",
-            evidence=(calls[1], calls[0]),
-        )
 
 
 class OptimizerHoldsReplacedParameters(

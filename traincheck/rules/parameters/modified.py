@@ -150,17 +150,15 @@ class WeightsModifiedBetweenSteps(
                 self._first[name] = event.step
             elif times >= _IN_A_ROW and name not in self.reported:
                 self.reported.add(name)
-                found.append(
-                    self.violation(
-                        event,
-                        step=self._first[name],
-                        stage="train",
-                        subject=Subject(variable=name),
-                        symptom=Symptom.ADVICE,
-                        message=f"something other than {owner} writes to {name} between its steps",
-                        expected=f"no write to {name} between two steps of {owner}",
-                        observed=f"at {_IN_A_ROW} scans in a row the values differ from those that "
-                        f"{owner} left",
-                    )
+                found += self.found(
+                    event,
+                    step=self._first[name],
+                    stage="train",
+                    subject=Subject(variable=name),
+                    symptom=Symptom.ADVICE,
+                    message=f"something other than {owner} writes to {name} between its steps",
+                    expected=f"no write to {name} between two steps of {owner}",
+                    observed=f"at {_IN_A_ROW} scans in a row the values differ from those that "
+                    f"{owner} left",
                 )
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from traincheck.readings.optimizers import ByHand, Holder
@@ -40,15 +40,13 @@ class Replaced:
             if is_part and old.issuperset(map(self._ledger.name, orphans)):
                 parts = sorted({self._ledger.name(one).rpartition(".")[0] for one in orphans})
                 were = "was" if len(parts) == 1 else "were"
-                at = self._lines(orphans, holder)
+                calls = [self._ledger.born.get(one) for one in orphans]
+                lines = {
+                    short(one.where) for one in calls if one and one.time_ns > holder.made.time_ns
+                }
+                at = f" at {lines.pop()}" if len(lines) == 1 and "" not in lines else ""
                 return f"{joined(parts)} {were} replaced{at}, after the optimizer was built"
         return ""
-
-    def _lines(self, orphans: Iterable[int], holder: Holder) -> str:
-        """The line that initialized the new ones, if it is one and ran after the optimizer."""
-        calls = [self._ledger.born.get(one) for one in orphans]
-        lines = {short(one.where) for one in calls if one and one.time_ns > holder.made.time_ns}
-        return f" at {lines.pop()}" if len(lines) == 1 and "" not in lines else ""
 
 
 _THAWED = 20  # steps with a gradient since a parameter was unfrozen, none by its optimizer

@@ -101,7 +101,23 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
             run.steps += 1
             if run.steps >= _CONFIRMED:
                 step = run.first if run.steps == _CONFIRMED else facts.event.step
-                found.append(self._violation(self.ledger.holders[owner], step, run, facts))
+                holder = self.ledger.holders[owner]
+                names = sorted(holder.names.values())
+                held = f"no gradient ever reached {joined(names)} of {holder.label}"
+                violation = self.proof(
+                    facts,
+                    step=step,
+                    subject=Subject(api=Families.BACKWARD),
+                    symptom=Symptom.STEP_WITHOUT_GRADIENT,
+                    message=f"backward() reaches no parameter, but {holder.label} steps all the "
+                    "same",
+                    expected="backward() computes gradients of parameters",
+                    observed=held if names else f"{holder.label} holds no parameter",
+                    evidence=[run.backward],
+                )
+                found.append(
+                    violation if names else replace(violation, likely_cause=_EMPTY, fix=_FILL)
+                )
         return found
 
     def _is_cut_off(self, holder: Holder, facts: StepFacts) -> bool:
@@ -116,23 +132,6 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
         # They may have changed since the last scan: require a model parameter that lacks a gradient
         owned = self.ledger.parameters.keys() & holder.ids
         return any(self.ledger.parameters[identity].requires_grad for identity in owned)
-
-    def _violation(
-        self, holder: Holder, step: int | None, run: _Run, facts: StepFacts
-    ) -> Violation:
-        names = sorted(holder.names.values())
-        held = f"no gradient ever reached {joined(names)} of {holder.label}"
-        found = self.proof(
-            facts,
-            step=step,
-            subject=Subject(api=Families.BACKWARD),
-            symptom=Symptom.STEP_WITHOUT_GRADIENT,
-            message=f"backward() reaches no parameter, but {holder.label} steps all the same",
-            expected="backward() computes gradients of parameters",
-            observed=held if names else f"{holder.label} holds no parameter",
-            evidence=[run.backward],
-        )
-        return found if names else replace(found, likely_cause=_EMPTY, fix=_FILL)
 
 
 @dataclass(slots=True)

@@ -113,18 +113,16 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
                     {call.api.removesuffix(".forward").rpartition(".")[2] for call in strangers}
                 )
                 calls = f"{counted(len(strangers), 'call')} of {', '.join(kinds)} in a step"
-                found.append(
-                    self.violation(
-                        event,
-                        step=model.first,
-                        stage="train",
-                        symptom=Symptom.NOT_IN_OPTIMIZER,
-                        subject=Subject(api=strangers[0].api, module=name),
-                        message=f"{name} makes {calls} of layers that are not its submodules",
-                        expected=f"each layer that {name} calls is a submodule of it",
-                        observed=f"it makes {calls} of layers that {name} does not own",
-                        evidence=tuple(strangers[:1]),
-                    )
+                found += self.found(
+                    event,
+                    step=model.first,
+                    stage="train",
+                    symptom=Symptom.NOT_IN_OPTIMIZER,
+                    subject=Subject(api=strangers[0].api, module=name),
+                    message=f"{name} makes {calls} of layers that are not its submodules",
+                    expected=f"each layer that {name} calls is a submodule of it",
+                    observed=f"it makes {calls} of layers that {name} does not own",
+                    evidence=tuple(strangers[:1]),
                 )
         return found
 

@@ -82,7 +82,18 @@ class MasterWeightsNotCopiedBack(
         found = []
         for root, holder in sorted(idle.items()):
             if extend(self._streaks, root, facts.event.step).count == _CONFIRMED:
-                found.append(self._violation(root, holder, facts))
+                steps = [m.call for m in facts.updates() if m.call.owner == holder.event.id]
+                count = self._streaks[root].count
+                found += self.proven(
+                    facts,
+                    step=self._streaks[root].first,
+                    subject=Subject(module=root),
+                    symptom=Symptom.NOT_UPDATED,
+                    message=f"{holder.label} updates copies of {root}, but {root} does not change",
+                    expected=f"{root} changes with the copies that are updated",
+                    observed=f"{holder.label} has stepped {count} times since {root} last changed",
+                    evidence=steps[:1],
+                )
         return found
 
     def _is_apart(self, holder: Holder) -> bool:
@@ -101,17 +112,3 @@ class MasterWeightsNotCopiedBack(
         roots = sorted(called & trained.keys())
         self.triggered += bool(roots)
         return [r for r in roots if trained[r] <= facts.reached and trained[r].isdisjoint(used)]
-
-    def _violation(self, root: str, holder: Holder, facts: StepFacts) -> Violation:
-        steps = [m.call for m in facts.updates() if m.call.owner == holder.event.id]
-        count = self._streaks[root].count
-        return self.proof(
-            facts,
-            step=self._streaks[root].first,
-            subject=Subject(module=root),
-            symptom=Symptom.NOT_UPDATED,
-            message=f"{holder.label} updates copies of {root}, but {root} does not change",
-            expected=f"{root} changes with the copies that are updated",
-            observed=f"{holder.label} has stepped {count} times since {root} last changed",
-            evidence=steps[:1],
-        )

@@ -234,15 +234,13 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
         for identity in sorted(sure, key=self.ledger.name):
             count, event = sure[identity]
             name = self.ledger.name(identity)
-            found.append(
-                self.violation(
-                    event,
-                    stage="train",
-                    subject=Subject(variable=name),
-                    symptom=Symptom.NO_GRADIENT,
-                    message=f"no gradient ever reaches {name}, although an optimizer holds it",
-                    expected="a gradient in some step",
-                    observed=f"none in {count} steps",
-                )
+            found += self.found(
+                event,
+                stage="train",
+                subject=Subject(variable=name),
+                symptom=Symptom.NO_GRADIENT,
+                message=f"no gradient ever reaches {name}, although an optimizer holds it",
+                expected="a gradient in some step",
+                observed=f"none in {count} steps",
             )
         return found

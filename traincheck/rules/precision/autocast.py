@@ -80,17 +80,15 @@ class AutocastWithoutEffect(BuiltInRule, code="TC801"):
         if set(dtypes) != {"float32"} or dtypes["float32"] < _FEW or asked == "float32":
             return []
         observed = f"all {dtypes['float32']} matrix products are in float32, none in {asked}"
-        return [
-            self.violation(
-                event,
-                subject=Subject(api=self._last.api, module=event.module),
-                symptom=Symptom.PRECISION,
-                message=f"{event.module} runs under autocast to {asked}, but {observed}",
-                expected=f"matrix products in {asked}",
-                observed=observed,
-                evidence=(self._last, event),
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(api=self._last.api, module=event.module),
+            symptom=Symptom.PRECISION,
+            message=f"{event.module} runs under autocast to {asked}, but {observed}",
+            expected=f"matrix products in {asked}",
+            observed=observed,
+            evidence=(self._last, event),
+        )
 
 
 _LEAST = 2.0**-25  # float16 rounds this to zero
@@ -235,16 +233,14 @@ class LossNotScaled(BuiltInRule, code="TC804"):
             first, self._first = self._first, root
             if self._is_scaled or first is None:
                 return []
-            return [
-                self.violation(
-                    first,
-                    stage="train",
-                    subject=Subject(module=first.module),
-                    symptom=Symptom.PRECISION,
-                    message=f"{first.module} is trained in float16 autocast with an unscaled loss",
-                    expected="a GradScaler between loss and backward()",
-                    observed="no call of a GradScaler",
-                    evidence=(first, root, event),
-                )
-            ]
+            return self.found(
+                first,
+                stage="train",
+                subject=Subject(module=first.module),
+                symptom=Symptom.PRECISION,
+                message=f"{first.module} is trained in float16 autocast with an unscaled loss",
+                expected="a GradScaler between loss and backward()",
+                observed="no call of a GradScaler",
+                evidence=(first, root, event),
+            )
         return []

@@ -64,16 +64,14 @@ class PositionBufferInHalf(BuiltInRule, code="TC802"):
         dtype = event.summary.dtype
         if dtype not in _HALF:
             return []
-        return [
-            self.violation(
-                event,
-                subject=Subject(variable=event.name),
-                symptom=Symptom.PRECISION,
-                message=f"a cast to {dtype} rounds the positions in {event.name}",
-                expected="float32",
-                observed=dtype,
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(variable=event.name),
+            symptom=Symptom.PRECISION,
+            message=f"a cast to {dtype} rounds the positions in {event.name}",
+            expected="float32",
+            observed=dtype,
+        )
 
 
 _BFLOAT16 = "bfloat16"  # TC803 checks float16
@@ -184,16 +182,14 @@ class LossInHalf(BuiltInRule, code="TC806", severity="info"):
         if tensor.dtype not in _HALF or call.autocast is not None or call.api in self.reported:
             return []
         self.reported.add(call.api)
-        return [
-            self.violation(
-                call,
-                subject=Subject(api=call.api, module=call.module),
-                symptom=Symptom.PRECISION,
-                message=f"{call.api.rpartition('.')[2]} is computed in {tensor.dtype}",
-                expected="float32",
-                observed=tensor.dtype,
-            )
-        ]
+        return self.found(
+            call,
+            subject=Subject(api=call.api, module=call.module),
+            symptom=Symptom.PRECISION,
+            message=f"{call.api.rpartition('.')[2]} is computed in {tensor.dtype}",
+            expected="float32",
+            observed=tensor.dtype,
+        )
 
 
 class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
@@ -232,21 +228,16 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
             if event.role == "parameter" and event.summary is not None:
                 self._dtypes.add(event.summary.dtype)
         elif isinstance(event, CheckpointEvent) and not self.is_over and self._dtypes:
-            return self._file(event)
-        return []
-
-    def _file(self, event: CheckpointEvent) -> list[Violation]:
-        for part in event.parts.values():
-            if not isinstance(part, Mapping) or part.get("kind") != "optimizer":
-                continue
-            found = set(map(str, part.get("dtypes") or ()))
-            self.triggered += bool(found)
-            half = sorted(found & _HALF)
-            if not half or not self._dtypes.isdisjoint(_HALF):
-                continue
-            self.is_over = True
-            return [
-                self.violation(
+            for part in event.parts.values():
+                if not isinstance(part, Mapping) or part.get("kind") != "optimizer":
+                    continue
+                found = set(map(str, part.get("dtypes") or ()))
+                self.triggered += bool(found)
+                half = sorted(found & _HALF)
+                if not half or not self._dtypes.isdisjoint(_HALF):
+                    continue
+                self.is_over = True
+                return self.found(
                     event,
                     subject=Subject(api="torch.optim.Optimizer.state_dict"),
                     symptom=Symptom.ADVICE,
@@ -255,5 +246,5 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
                     expected=f"moments in {min(self._dtypes)}",
                     observed=f"moments in {', '.join(half)}",
                 )
-            ]
+            return []
         return []

@@ -9,7 +9,7 @@ from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.losses import LabelPositions, LossTerm, LossTerms, Positions
+from traincheck.schema.observations.losses import LabelPositions, LossTerm, LossTerms
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
 
@@ -139,16 +139,14 @@ class OnlyIgnoredLabelsTrained(EventRule, code="TC033", severity="error"):
         if not inverted or self._steps != _STEPS:
             return []
         self._steps += 1  # report it once
-        return [self._violation(event, inverted[0])]
-
-    def _violation(self, event: Event, found: Positions) -> Violation:
-        rows = found.shape[0] if found.shape else 0
-        return self.violation(
+        first = inverted[0]
+        rows = first.shape[0] if first.shape else 0
+        return self.found(
             event,
             subject=Subject(api=Families.BACKWARD),
             symptom=Symptom.LOSS_INPUT,
             message="only positions with an ignored label get a gradient",
-            expected=f"gradients at the {found.labels} positions that have a label",
-            observed=f"of {found.labels} positions with a label in {rows} rows none gets a "
-            f"gradient, of {found.ignored} ignored ones {found.trained_ignored} do",
+            expected=f"gradients at the {first.labels} positions that have a label",
+            observed=f"of {first.labels} positions with a label in {rows} rows none gets a "
+            f"gradient, of {first.ignored} ignored ones {first.trained_ignored} do",
         )

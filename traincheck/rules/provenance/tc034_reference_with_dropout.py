@@ -95,20 +95,19 @@ class ReferenceWithDropout(StepRule, code="TC034"):
                 continue
             self._steps[forward.path] += 1
             if self._steps[forward.path] == _STEPS:
-                found.append(self._violation(forward, facts))
+                path, active = forward.path, sorted(_active(forward))
+                found += self.proven(
+                    facts,
+                    subject=Subject(module=path),
+                    symptom=Symptom.TRAINING_MODE,
+                    message=f"dropout is on while {path} computes log-probabilities without "
+                    "gradients",
+                    expected=f"{path} in evaluation mode in the pass without gradients, or no "
+                    "dropout",
+                    observed=f"{path} is in training mode, dropout is active in {joined(active)}",
+                    evidence=(forward.call,),
+                )
         return found
-
-    def _violation(self, forward: Forward, facts: StepFacts) -> Violation:
-        path, active = forward.path, sorted(_active(forward))
-        return self.proof(
-            facts,
-            subject=Subject(module=path),
-            symptom=Symptom.TRAINING_MODE,
-            message=f"dropout is on while {path} computes log-probabilities without gradients",
-            expected=f"{path} in evaluation mode in the pass without gradients, or no dropout",
-            observed=f"{path} is in training mode, dropout is active in {joined(active)}",
-            evidence=(forward.call,),
-        )
 
 
 def _active(forward: Forward) -> list[str]:

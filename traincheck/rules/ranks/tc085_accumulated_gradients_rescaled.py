@@ -86,10 +86,8 @@ class AccumulatedGradientsRescaled(BuiltInRule, code="TC085", severity="warning"
         if len(self._found) < _PROOF or self.is_over:
             return ()
         self.is_over = True
-        return [self._report(self._found[0], len(found))]
-
-    def _report(self, one: Rescaling, times: int) -> Violation:
-        return self.violation(
+        one = self._found[0]
+        return self.found(
             one.event,
             subject=Subject(api=Families.BACKWARD),
             symptom=Symptom.WRONG_ORDER,
@@ -98,7 +96,7 @@ class AccumulatedGradientsRescaled(BuiltInRule, code="TC085", severity="warning"
             "next pass adds to that",
             expected="gradients that only backward() changes until the accumulation is complete",
             observed=f"all {len(one.names)} gradients are multiplied by {one.factor:.4g} in the "
-            f"middle of the accumulation, {times} times in one step",
+            f"middle of the accumulation, {len(found)} times in one step",
             evidence=(one.last, one.next),
         )
 

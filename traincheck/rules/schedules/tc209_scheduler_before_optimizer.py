@@ -97,19 +97,17 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
         self._settled.add(owner)
         label = self.ledger.holders[owner].label
         name = window.early.api.split(".")[-2]
-        return [
-            self.proof(
-                facts,
-                step=streak.first,
-                subject=Subject(api=Families.SCHEDULER_STEP),
-                symptom=Symptom.WRONG_ORDER,
-                message=f"{name}.step() comes before the step of {label}, from the first one on",
-                expected=f"{name}.step() after the step of {label}",
-                observed=f"backward(), {name}.step(), step of {label}",
-                evidence=(window.early, moment.call),
-                optimizer=self.ledger.one_of_several(owner),
-            )
-        ]
+        return self.proven(
+            facts,
+            step=streak.first,
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.WRONG_ORDER,
+            message=f"{name}.step() comes before the step of {label}, from the first one on",
+            expected=f"{name}.step() after the step of {label}",
+            observed=f"backward(), {name}.step(), step of {label}",
+            evidence=(window.early, moment.call),
+            optimizer=self.ledger.one_of_several(owner),
+        )
 
 
 @dataclass(slots=True)

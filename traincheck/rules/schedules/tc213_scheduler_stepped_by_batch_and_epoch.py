@@ -85,18 +85,16 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
         rare = next(call for where, call in places.items() if where not in schedule.alone)
         name = often.api.split(".")[-2]
         lines = " and ".join(short(call.where) for call in (often, rare))
-        return [
-            self.proof(
-                facts,
-                step=schedule.first,
-                subject=Subject(api=Families.SCHEDULER_STEP),
-                symptom=Symptom.SCHEDULE,
-                message=f"{name} is advanced from two lines, {lines}, with no update in between",
-                expected=f"one call of {name}.step() per batch or per epoch",
-                observed=f"{name}.step() at {lines}",
-                evidence=(rare, often),
-            )
-        ]
+        return self.proven(
+            facts,
+            step=schedule.first,
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
+            message=f"{name} is advanced from two lines, {lines}, with no update in between",
+            expected=f"one call of {name}.step() per batch or per epoch",
+            observed=f"{name}.step() at {lines}",
+            evidence=(rare, often),
+        )
 
 
 @dataclass(slots=True)

@@ -89,19 +89,17 @@ class CosinePastTMax(StepRule, code="TC217", severity="info", aliases=("cosine-t
         course.is_reported = True
         step, advanced, lowest = course.first
         label = self.ledger.holders[owner].label if owner in self.ledger.holders else owner
-        return [
-            self.proof(
-                facts,
-                step=step,
-                subject=Subject(api=Families.SCHEDULER_STEP),
-                symptom=Symptom.ADVICE,
-                message=f"the rate of {label} rises again from step {step} on, after {advanced} "
-                "calls of scheduler.step()",
-                expected="a rate that falls until training ends",
-                observed=f"the rate of {label} was {lowest:.3g} and rises after {advanced} calls",
-                evidence=(course.call,),
-            )
-        ]
+        return self.proven(
+            facts,
+            step=step,
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.ADVICE,
+            message=f"the rate of {label} rises again from step {step} on, after {advanced} calls "
+            "of scheduler.step()",
+            expected="a rate that falls until training ends",
+            observed=f"the rate of {label} was {lowest:.3g} and rises after {advanced} calls",
+            evidence=(course.call,),
+        )
 
 
 @dataclass(slots=True)

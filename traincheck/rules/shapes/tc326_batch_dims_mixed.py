@@ -94,19 +94,17 @@ class BatchDimsMixed(EventRule, code="TC326"):
             self._found[path] += 1
             if self._found[path] == _ENOUGH:
                 self.reported.add(path)
-                found.append(self._violation(*dims[0]))
+                _, columns, call = dims[0]
+                found += self.found(
+                    call,
+                    subject=Subject(api=call.api, module=call.module),
+                    symptom=Symptom.LOSS_INPUT,
+                    message=f"{call.module} reads the {batch} samples of a batch as one sequence",
+                    expected=f"{batch} sequences of {columns} steps, as other layers of the model "
+                    "read them",
+                    observed=f"{columns} sequences of {batch} steps",
+                )
         return found
-
-    def _violation(self, batch: int, columns: int, call: CallEvent) -> Violation:
-        return self.violation(
-            call,
-            subject=Subject(api=call.api, module=call.module),
-            symptom=Symptom.LOSS_INPUT,
-            message=f"{call.module} reads the {batch} samples of a batch as one sequence",
-            expected=f"{batch} sequences of {columns} steps, as other layers of the model read "
-            "them",
-            observed=f"{columns} sequences of {batch} steps",
-        )
 
 
 @dataclass(slots=True)

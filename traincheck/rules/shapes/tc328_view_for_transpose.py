@@ -97,7 +97,21 @@ class ViewForTranspose(EventRule, code="TC328"):
                     mixed = f"the scores of {after.shape[1]} classes"
                 if mixed is not None:
                     place = call.api, call.module, call.where
-                    found.setdefault(place, self._violation(call, mixed, before.shape, after.shape))
+                    name = call.api.rpartition(".")[2]
+                    found.setdefault(
+                        place,
+                        self.violation(
+                            call,
+                            subject=Subject(api=call.api, module=call.module),
+                            symptom=Symptom.LOSS_INPUT,
+                            message=f"{name}() mixes {mixed}",
+                            expected=f"{mixed} stay intact, as with transpose() or permute()",
+                            observed=f"{name}() changes the shape {tuple(before.shape)} to "
+                            f"{tuple(after.shape)}",
+                            title=f"A view mixes {mixed}"
+                            + (f" in {call.module}" if call.module else ""),
+                        ),
+                    )
             self._steps.update(found.keys())
             self._first = {**found, **self._first}
             return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
@@ -114,20 +128,6 @@ class ViewForTranspose(EventRule, code="TC328"):
             elif event.root:
                 self._given.add(_rows(tensors_in(event.args).values()))
         return []
-
-    def _violation(
-        self, call: CallEvent, mixed: str, before: Sequence[int], after: Sequence[int]
-    ) -> Violation:
-        name = call.api.rpartition(".")[2]
-        return self.violation(
-            call,
-            subject=Subject(api=call.api, module=call.module),
-            symptom=Symptom.LOSS_INPUT,
-            message=f"{name}() mixes {mixed}",
-            expected=f"{mixed} stay intact, as with transpose() or permute()",
-            observed=f"{name}() changes the shape {tuple(before)} to {tuple(after)}",
-            title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
-        )
 
 
 def _rows(tensors: Iterable[TensorSummary]) -> int | None:

@@ -197,7 +197,29 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
         elif family == Families.SCALER_STEP:
             if self._clip is not None and (not self._owners or call.owner in self._owners):
                 if call.args.get("enabled") is not False:
-                    found.append(self._violation(self._clip, call, facts))
+                    clip = self._clip
+                    name = clip.api.rpartition(".")[2]
+                    norm = clip.result.get("value") if isinstance(clip.result, dict) else None
+                    limit = clip.args.get("max_norm", clip.args.get("clip_value"))
+                    measured = (
+                        f" finds a norm of {norm:.4g}"
+                        if isinstance(norm, (int, float))
+                        else " is called"
+                    )
+                    labels = [self.ledger.holders[owner].label for owner in self._owners]
+                    whose = f" of {listed(labels)}" if labels else ""
+                    found += self.proven(
+                        facts,
+                        subject=Subject(api=clip.api),
+                        symptom=Symptom.WRONG_ORDER,
+                        message=f"{name}() clips gradients{whose} that are still multiplied by the "
+                        "scale of GradScaler; scaler.unscale_() is not called before "
+                        f"it{whose and ' for these'}",
+                        expected=f"scaler.unscale_(optimizer){whose} before {name}()",
+                        observed=f"{name}(){measured}, with a limit of {limit}, on scaled "
+                        f"gradients{whose}",
+                        evidence=(clip, call),
+                    )
                 self._clip = None
             self._unscale(call)
         return found
@@ -214,26 +236,6 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
             return []
         holders = self.ledger.holders.items()
         return [owner for owner, h in holders if not h.ids.isdisjoint(self._left)]
-
-    def _violation(self, clip: CallEvent, step: CallEvent, facts: StepFacts) -> Violation:
-        name = clip.api.rpartition(".")[2]
-        norm = clip.result.get("value") if isinstance(clip.result, dict) else None
-        limit = clip.args.get("max_norm", clip.args.get("clip_value"))
-        measured = (
-            f" finds a norm of {norm:.4g}" if isinstance(norm, (int, float)) else " is called"
-        )
-        labels = [self.ledger.holders[owner].label for owner in self._owners]
-        whose = f" of {listed(labels)}" if labels else ""
-        return self.proof(
-            facts,
-            subject=Subject(api=clip.api),
-            symptom=Symptom.WRONG_ORDER,
-            message=f"{name}() clips gradients{whose} that are still multiplied by the scale of "
-            f"GradScaler; scaler.unscale_() is not called before it{whose and ' for these'}",
-            expected=f"scaler.unscale_(optimizer){whose} before {name}()",
-            observed=f"{name}(){measured}, with a limit of {limit}, on scaled gradients{whose}",
-            evidence=(clip, step),
-        )
 
 
 def _most(ledger: TrainingState, scaled: frozenset[int]) -> int:

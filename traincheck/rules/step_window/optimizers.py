@@ -61,16 +61,13 @@ class BetasSwapped(EventRule, code="TC218"):
             self.triggered += 1
             if betas[0] > max(_LONG, betas[1]) and betas[1] < _LONG:
                 name = event.cls.rpartition(".")[2]
-                found.append(
-                    self.violation(
-                        event,
-                        subject=Subject(api=event.cls),
-                        symptom=Symptom.WRONG_VALUE,
-                        message=f"{event.id} ({name}) was built with betas={betas}",
-                        expected="the first beta, for gradients, below the second, for their "
-                        "squares",
-                        observed=f"betas={betas}",
-                    )
+                found += self.found(
+                    event,
+                    subject=Subject(api=event.cls),
+                    symptom=Symptom.WRONG_VALUE,
+                    message=f"{event.id} ({name}) was built with betas={betas}",
+                    expected="the first beta, for gradients, below the second, for their squares",
+                    observed=f"betas={betas}",
                 )
         return found
 

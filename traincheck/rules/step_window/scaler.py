@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
@@ -79,23 +79,21 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
                 self.triggered += 1
                 wrong = moment.applied & self._scaled
                 if wrong and call.parent not in through:
-                    found.append(self._violation(moment, wrong, facts))
+                    label = self.ledger.holders[str(moment.call.owner)].label
+                    found += self.proven(
+                        facts,
+                        subject=Subject(api=Families.OPTIMIZER_STEP),
+                        symptom=Symptom.WRONG_ORDER,
+                        message=f"{label} steps directly although its gradients are multiplied by "
+                        "the scale of GradScaler",
+                        expected="scaler.step(optimizer), which divides gradients by the scale",
+                        observed=f"{label} applies {len(wrong)} gradients of a loss scaled by "
+                        "scaler.scale()",
+                        evidence=(moment.call,),
+                        optimizer=self.ledger.one_of_several(str(moment.call.owner)),
+                    )
                     continue
         return found
-
-    def _violation(self, moment: Moment, wrong: frozenset[int], facts: StepFacts) -> Violation:
-        label = self.ledger.holders[str(moment.call.owner)].label
-        return self.proof(
-            facts,
-            subject=Subject(api=Families.OPTIMIZER_STEP),
-            symptom=Symptom.WRONG_ORDER,
-            message=f"{label} steps directly although its gradients are multiplied by the scale of "
-            "GradScaler",
-            expected="scaler.step(optimizer), which divides gradients by the scale",
-            observed=f"{label} applies {len(wrong)} gradients of a loss scaled by scaler.scale()",
-            evidence=(moment.call,),
-            optimizer=self.ledger.one_of_several(str(moment.call.owner)),
-        )
 
 
 class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):

@@ -178,20 +178,18 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
                 for m in facts.moments
                 if m.family == Families.BACKWARD and m.call.span < moment.call.span
             ]
-            found.append(
-                self.violation(
-                    event,
-                    stage="train",
-                    subject=Subject(api=Families.ZERO_GRAD, variable=name),
-                    symptom=Symptom.MISSING_ZERO_GRAD,
-                    message=f"{label} steps again although the gradient of {name} still contains "
-                    "that of the previous step: there is no zero_grad() in between",
-                    expected="gradients are cleared between two steps of an optimizer",
-                    observed="backward() added to gradients that the previous step had applied",
-                    evidence=(moment.call, *backward[-1:]),
-                    likely_cause=cause,
-                    optimizer=self.ledger.one_of_several(str(moment.call.owner)),
-                )
+            found += self.found(
+                event,
+                stage="train",
+                subject=Subject(api=Families.ZERO_GRAD, variable=name),
+                symptom=Symptom.MISSING_ZERO_GRAD,
+                message=f"{label} steps again although the gradient of {name} still contains that "
+                "of the previous step: there is no zero_grad() in between",
+                expected="gradients are cleared between two steps of an optimizer",
+                observed="backward() added to gradients that the previous step had applied",
+                evidence=(moment.call, *backward[-1:]),
+                likely_cause=cause,
+                optimizer=self.ledger.one_of_several(str(moment.call.owner)),
             )
         return found
 

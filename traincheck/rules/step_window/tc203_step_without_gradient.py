@@ -200,23 +200,21 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
         calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
         names = self.ledger.names(run.lost)
         first = [run.first_call] if run.first_call is not None else []
-        return [
-            self.violation(
-                event,
-                step=step,
-                stage="train",
-                subject=Subject(
-                    api=Families.OPTIMIZER_STEP, variable=names[0] if len(names) == 1 else None
-                ),
-                symptom=Symptom.STEP_WITHOUT_GRADIENT,
-                message=f"{label} steps while every gradient it could apply is None or zero, and "
-                f"the gradients that backward() computes of {joined(names)} are cleared unused",
-                expected="the optimizer steps with gradients from backward()",
-                observed=f"{label} finds no gradient of {joined(names)} at its step",
-                evidence=(*first, *calls),
-                optimizer=self.ledger.one_of_several(owner),
-            )
-        ]
+        return self.found(
+            event,
+            step=step,
+            stage="train",
+            subject=Subject(
+                api=Families.OPTIMIZER_STEP, variable=names[0] if len(names) == 1 else None
+            ),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
+            message=f"{label} steps while every gradient it could apply is None or zero, and the "
+            f"gradients that backward() computes of {joined(names)} are cleared unused",
+            expected="the optimizer steps with gradients from backward()",
+            observed=f"{label} finds no gradient of {joined(names)} at its step",
+            evidence=(*first, *calls),
+            optimizer=self.ledger.one_of_several(owner),
+        )
 
 
 @dataclass(slots=True)

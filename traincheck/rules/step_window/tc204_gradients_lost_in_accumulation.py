@@ -130,20 +130,18 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
         label = self.ledger.holders[owner].label
         whole = len(window.lost) + len(window.passes)
         what = "backward passes" if window.lost[0].batch is None else "batches"
-        return [
-            self.proof(
-                facts,
-                step=run.step,
-                subject=Subject(api=Families.ZERO_GRAD),
-                symptom=Symptom.GRADIENT_LOST,
-                message=f"zero_grad() clears the gradients of {whole - 1} of every {whole} {what} "
-                f"before {label} steps",
-                expected=f"the step of {label} applies the gradients of all {whole} {what}",
-                observed=f"{label} steps once for {whole} {what} but has the gradient of only one",
-                evidence=(window.cleared_by, moment.call),
-                optimizer=self.ledger.one_of_several(owner),
-            )
-        ]
+        return self.proven(
+            facts,
+            step=run.step,
+            subject=Subject(api=Families.ZERO_GRAD),
+            symptom=Symptom.GRADIENT_LOST,
+            message=f"zero_grad() clears the gradients of {whole - 1} of every {whole} {what} "
+            f"before {label} steps",
+            expected=f"the step of {label} applies the gradients of all {whole} {what}",
+            observed=f"{label} steps once for {whole} {what} but has the gradient of only one",
+            evidence=(window.cleared_by, moment.call),
+            optimizer=self.ledger.one_of_several(owner),
+        )
 
 
 class _Pass(NamedTuple):

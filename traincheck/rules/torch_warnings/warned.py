@@ -74,17 +74,15 @@ class WarningRule(BuiltInRule):
         if event.caller is not None:  # the line in the library says less
             event = structs.replace(event, where=event.caller)
         text = " ".join(event.text.split())
-        return [
-            self.violation(
-                event,
-                subject=Subject(api=known.name),
-                symptom=Symptom.WARNED,
-                topic=known.topic,
-                message=f"{self.speaker} warns: {text}",
-                expected="no such warning",
-                observed=text,
-                title=known.title,
-                likely_cause=known.cause,
-                fix=known.fix,
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(api=known.name),
+            symptom=Symptom.WARNED,
+            topic=known.topic,
+            message=f"{self.speaker} warns: {text}",
+            expected="no such warning",
+            observed=text,
+            title=known.title,
+            likely_cause=known.cause,
+            fix=known.fix,
+        )
