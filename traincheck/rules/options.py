@@ -1,7 +1,7 @@
 """Options of rules, as a configuration may set them.
 
-They are annotated attributes of the class, or keyword arguments where a rule of another package has
-a constructor of its own. Defaults are in the classes and nowhere else.
+They are annotated attributes of the class, or keyword arguments of its constructor if a rule of
+another package has one. Defaults are in the classes and nowhere else.
 """
 
 from __future__ import annotations
