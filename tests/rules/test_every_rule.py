@@ -122,7 +122,7 @@ def test_the_docstring_has_all_headings_in_order(rule: Rule) -> None:
 
 @rules
 def test_every_option_is_explained(rule: Rule) -> None:
-    """An option is a keyword argument of the class; ``[rules.CODE]`` of a configuration sets it."""
+    """An option is a public annotated attribute; ``[rules.CODE]`` of a configuration sets it."""
     options, sections = options_of(rule), docs_of(rule).sections
     assert ("Options" in sections) == bool(options)
     assert all(name in sections["Options"] for name in options)

@@ -90,6 +90,11 @@ def test_a_rule_without_options_says_so() -> None:
     assert caught.value.fix == "it has no options"
 
 
+def test_the_class_refuses_an_option_that_it_does_not_have() -> None:
+    with pytest.raises(TypeError, match="MissingZeroGrad has no option 'ratio'"):
+        type(BY_CODE["TC201"])(ratio=1.0)
+
+
 PUBLISHED = {
     ("TC702", "floor"): 100.0,
     ("TC901", "multiple"): 8,

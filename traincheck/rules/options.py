@@ -1,6 +1,7 @@
-"""Options of rules: the keyword arguments of their classes, as a configuration may set them.
+"""Options of rules, as a configuration may set them.
 
-Defaults are in the classes and nowhere else.
+They are annotated attributes of the class, or keyword arguments of its constructor if a rule of
+another package has one. Defaults are in the classes and nowhere else.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FORMS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A keyword argument of a rule's class. form: its type in words."""
+    """An option of a rule. form: its type in words."""
 
     name: str
     default: Any
@@ -43,22 +44,22 @@ class Option:
 
 
 def options_of(rule: Rule) -> dict[str, Option]:
-    """The options of a rule by name; none for a rule whose class takes no arguments."""
+    """The options of a rule by name."""
     kind = type(rule)
-    constructor = kind.__init__
-    if constructor is object.__init__:
-        return {}
+    constructor: Callable[..., None] = kind.__init__
+    parameters = {} if constructor is object.__init__ else inspect.signature(constructor).parameters
+    defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+    defaults |= getattr(kind, "options", {})
     try:
-        types = typing.get_type_hints(constructor)
+        types = typing.get_type_hints(kind) | typing.get_type_hints(constructor)
     except NameError:  # a type that only the type checker can see
         types = {}
     found = {}
-    for name, parameter in list(inspect.signature(constructor).parameters.items()):
-        if name.startswith("_") or parameter.default is parameter.empty:
-            continue
-        annotation = _bare(types.get(name, type(parameter.default)))
-        form, fits = _FORMS.get(annotation, ("a value", lambda _: True))
-        found[name] = Option(name=name, default=parameter.default, form=form, fits=fits)
+    for name, default in defaults.items():
+        if not name.startswith("_"):
+            annotation = _bare(types.get(name, type(default)))
+            form, fits = _FORMS.get(annotation, ("a value", lambda _: True))
+            found[name] = Option(name=name, default=default, form=form, fits=fits)
     return found
 
 

@@ -17,7 +17,11 @@ from traincheck.rules.checkpoints.averaged import (
     AveragedModelNotRestored,
 )
 from traincheck.rules.checkpoints.keys import LoadedWeightLostByTying, StateDictKeysMismatch
-from traincheck.rules.checkpoints.not_restored import ScalerNotRestored, SchedulerNotRestored
+from traincheck.rules.checkpoints.not_restored import (
+    OptimizerNotRestored,
+    ScalerNotRestored,
+    SchedulerNotRestored,
+)
 from traincheck.rules.checkpoints.reset import (
     InitializedAfterLoad,
     WeightsResetDuringTraining,
@@ -27,7 +31,6 @@ from traincheck.rules.checkpoints.resumed import (
     StepCountResetOnResume,
 )
 from traincheck.rules.checkpoints.saved import OptimizerSavedInPart, StateNotCopied
-from traincheck.rules.checkpoints.tc602_optimizer_not_restored import OptimizerNotRestored
 from traincheck.rules.checkpoints.tc610_random_state_not_restored import RandomStateNotRestored
 from traincheck.rules.configuration.batch_norms import NormMomentumReversed, TinyBatchNorm
 from traincheck.rules.configuration.decay import AdamWithDecay, DecayOnBiasOrNorm, DecayOnEmbedding
@@ -66,6 +69,10 @@ from traincheck.rules.ledger.rates import (
 )
 from traincheck.rules.ledger.settings import LoadedSettingReplacesAsked, SettingWrittenElsewhere
 from traincheck.rules.ledger.tc067_schedule_holds_old_groups import ScheduleHoldsOldGroups
+from traincheck.rules.losses.activations import (
+    SoftmaxOverOneElement,
+    TargetOutsideActivationRange,
+)
 from traincheck.rules.losses.broadcasts import BroadcastInOwnLoss, LossBroadcasts
 from traincheck.rules.losses.encodings import MultiLabelCrossEntropy, ZeroLabelInMarginLoss
 from traincheck.rules.losses.labels import CtcBlankInTargets, NoValidLabel, SingleClass
@@ -74,10 +81,6 @@ from traincheck.rules.losses.probabilities import CrossEntropyOfProbabilities, N
 from traincheck.rules.losses.shifts import LabelsNotShifted, LabelsShiftedTwice
 from traincheck.rules.losses.tc311_logit_loss_of_probabilities import LogitLossOfProbabilities
 from traincheck.rules.losses.tc330_target_out_of_range import TargetOutOfRange
-from traincheck.rules.losses.tc333_softmax_over_one_element import SoftmaxOverOneElement
-from traincheck.rules.losses.tc336_target_outside_activation_range import (
-    TargetOutsideActivationRange,
-)
 from traincheck.rules.losses.token_labels import EndTokenNotLearned, PaddingAmongLabels
 from traincheck.rules.modes.before_training import InitializedRepeatedly, SpectralNormBeforeTraining
 from traincheck.rules.modes.norm_statistics import InitialNormStatistics, StaleNormStatistics
@@ -86,11 +89,10 @@ from traincheck.rules.modes.parts import (
     FrozenModelInTrainingMode,
     PartLeftInEvalMode,
 )
-from traincheck.rules.modes.tc301_trained_in_eval_mode import TrainedInEvalMode
-from traincheck.rules.modes.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
 from traincheck.rules.modes.tc327_train_eval_preprocessing_mismatch import (
     TrainEvalPreprocessingMismatch,
 )
+from traincheck.rules.modes.whole_models import EvaluatedInTrainingMode, TrainedInEvalMode
 from traincheck.rules.numerics.evaluations import EvaluationNotFinite, Overfitting
 from traincheck.rules.numerics.losses import ConstantLoss, LossNotDecreasing
 from traincheck.rules.numerics.sizes import ExplodingActivation, PoorInitialization
@@ -103,14 +105,15 @@ from traincheck.rules.numerics.tc717_evaluation_loss_constant import EvaluationL
 from traincheck.rules.numerics.tc718_recomputation_differs import RecomputationDiffers
 from traincheck.rules.numerics.units import DeadFilters, DeadUnits, SaturatedActivation
 from traincheck.rules.numerics.zero_gradients import GradientAllZero, ParameterGradientZero
-from traincheck.rules.origins.rows import NewRowsFrozen, PaddingRowNotZero
-from traincheck.rules.origins.tc050_load_undone_by_update import LoadUndoneByUpdate
+from traincheck.rules.origins.copies import AverageForgets, TiedCopiesDrift
+from traincheck.rules.origins.loads import LoadUndoneByUpdate, WorstStateKept
 from traincheck.rules.origins.tc051_stale_gradients_applied import StaleGradientsApplied
 from traincheck.rules.origins.tc052_optimizer_state_misplaced import OptimizerStateMisplaced
-from traincheck.rules.origins.tc053_worst_state_kept import WorstStateKept
-from traincheck.rules.origins.tc054_tied_copies_drift import TiedCopiesDrift
-from traincheck.rules.origins.tc055_average_forgets import AverageForgets
-from traincheck.rules.origins.tc059_missing_part_frozen import MissingPartFrozen
+from traincheck.rules.origins.untrained import MissingPartFrozen, NewRowsFrozen, PaddingRowNotZero
+from traincheck.rules.parameters.copies import (
+    MasterWeightsNotCopiedBack,
+    WeightsUntied,
+)
 from traincheck.rules.parameters.freezing import (
     FreezeWithoutEffect,
     LoadedModelNotFrozen,
@@ -131,12 +134,8 @@ from traincheck.rules.parameters.modified import (
 )
 from traincheck.rules.parameters.tc101_parameter_not_in_optimizer import ParameterNotInOptimizer
 from traincheck.rules.parameters.tc102_parameter_not_updated import ParameterNotUpdated
-from traincheck.rules.parameters.tc110_weights_untied import WeightsUntied
 from traincheck.rules.parameters.tc112_loss_cut_off import LossCutOff
 from traincheck.rules.parameters.tc113_layer_not_registered import LayerNotRegistered
-from traincheck.rules.parameters.tc118_master_weights_not_copied_back import (
-    MasterWeightsNotCopiedBack,
-)
 from traincheck.rules.parameters.unreached import GradientCutOff, UnusedParameter
 from traincheck.rules.precision.autocast import AutocastWithoutEffect, EpsUnderflows, LossNotScaled
 from traincheck.rules.precision.half import (
@@ -172,9 +171,8 @@ from traincheck.rules.ranks.values import (
     CollectiveResultDiffers,
     RanksInitializedDifferently,
 )
-from traincheck.rules.schedules.tc209_scheduler_before_optimizer import SchedulerBeforeOptimizer
+from traincheck.rules.schedules.steps import SchedulerBeforeOptimizer, SchedulerNeverStepped
 from traincheck.rules.schedules.tc210_learning_rate_exhausted import LearningRateExhausted
-from traincheck.rules.schedules.tc211_scheduler_never_stepped import SchedulerNeverStepped
 from traincheck.rules.schedules.tc213_scheduler_stepped_by_batch_and_epoch import (
     SchedulerSteppedByBatchAndEpoch,
 )
@@ -185,8 +183,7 @@ from traincheck.rules.schedules.tc217_cosine_past_t_max import CosinePastTMax
 from traincheck.rules.schedules.tc220_plateau_mode_mismatch import PlateauModeMismatch
 from traincheck.rules.schedules.tc221_scheduler_stepped_per_epoch import SchedulerSteppedPerEpoch
 from traincheck.rules.schedules.tc222_lambda_lr_returns_rate import LambdaLrReturnsRate
-from traincheck.rules.shapes.tc323_batch_first_mismatch import BatchFirstMismatch
-from traincheck.rules.shapes.tc326_batch_dims_mixed import BatchDimsMixed
+from traincheck.rules.shapes.batch_dims import BatchDimsMixed, BatchFirstMismatch
 from traincheck.rules.shapes.tc328_view_for_transpose import ViewForTranspose
 from traincheck.rules.step_window.accumulation import LossNotDivided, PartialAccumulationWindow
 from traincheck.rules.step_window.clipping import ClipAfterStep, ClipScaledGradients

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.causality import softmax_dim
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
@@ -57,12 +57,10 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
     likely_cause = "softmax uses the wrong dim: the weights of a position do not sum to 1."
     fix = "Take softmax over the dim of the keys: for query @ key.transpose(-2, -1), use dim=-1."
     needs = needs_of(AttentionSoftmax) | Needs(calls=SOFTMAXES, kinds=frozenset({"step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._calls: defaultdict[str, list[CallEvent]] = defaultdict(list)  # of a step, by stream
-        self._first: dict[tuple[int, int, int], Violation] = {}
-        self._steps: Counter[tuple[int, int, int]] = Counter()
+    # Of a step, by stream
+    _calls: defaultdict[str, list[CallEvent]] = fresh(lambda: defaultdict(list))
+    _first: dict[tuple[int, int, int], Violation] = fresh(dict)
+    _steps: Counter[tuple[int, int, int]] = fresh(Counter)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -93,10 +93,7 @@ class ModelRule(BuiltInRule):
     """
 
     needs = MODELS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._given: set[tuple[str, str, str]] = set()  # class, layers below the model, observed
+    _given: set[tuple[str, str, str]] = fresh(set)  # class, layers below the model, observed
 
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)

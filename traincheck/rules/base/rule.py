@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar, cast
 
 from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs
@@ -16,10 +16,31 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _Rule = TypeVar("_Rule", bound="BuiltInRule")
+_State = TypeVar("_State")
 
 
-class Rare(TypedDict, total=False):
-    """Fields that only some violations have, and the step where it is an earlier one."""
+class _Fresh(Generic[_State]):
+    def __init__(self, make: Callable[[], _State]) -> None:
+        self.make = make
+
+
+def fresh(make: Callable[[], _State]) -> _State:
+    """State of a rule, as a class attribute: each run of the rule makes its own."""
+    return cast(_State, _Fresh(make))
+
+
+class Told(TypedDict):
+    """Fields of a violation that each rule states."""
+
+    subject: Subject
+    symptom: Symptom
+    message: str
+    expected: str
+    observed: str
+
+
+class Stated(Told, total=False):
+    """The same, fields that few violations have, and the step where it is an earlier one."""
 
     step: int | None
     topic: Topic | None
@@ -31,7 +52,7 @@ class Rare(TypedDict, total=False):
     provisional: bool
 
 
-class Fields(Rare, total=False):
+class Fields(Stated, total=False):
     """The same, and what else a violation has from its event."""
 
     rank: int
@@ -43,14 +64,15 @@ class BuiltInRule(ABC):
     """A built-in check, and one run of that check.
 
     A rule states its code and severity once, in the class statement. Its docstring is its
-    documentation, its class attributes are the texts of a finding, and the keyword arguments of its
-    constructor are its options. `monitor` makes the instance that observes the events of one
-    process, or of all ranks if ``scope`` is "run". A rule that receives fewer events than it needs
-    names them as ``observes``.
+    documentation, and its class attributes are the texts of a finding, its options (public, with
+    an annotation and the default), and its state at the start of a run (private, see `fresh`).
+    `monitor` makes the instance that observes the events of one process, or of all ranks if
+    ``scope`` is "run". A rule that receives fewer events than it needs names them as ``observes``.
 
     Attributes:
         needs: events, calls and states that it reads.
         aliases: former names.
+        options: the defaults of its options.
         uses: the run state that it reads, which its method ``bind`` gets.
         triggered: how often the situation occurred that it checks.
         reported: subjects that it reported; a rule that reports each once asks here.
@@ -60,6 +82,7 @@ class BuiltInRule(ABC):
     info: CheckInfo
     code: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[Mapping[str, Any]] = {}
     uses: ClassVar[Sequence[type[RunState]]] = ()
     needs: Needs
     title: ClassVar[str]
@@ -71,11 +94,24 @@ class BuiltInRule(ABC):
     reported: set[Any]
     is_over: bool
     _options: dict[str, Any]
+    _fresh: ClassVar[Mapping[str, Callable[[], Any]]] = {}
 
     def __init_subclass__(
         cls, *, code: str = "", severity: str = "warning", aliases: tuple[str, ...] = ()
     ) -> None:
         super().__init_subclass__()
+        own = vars(cls)
+        states = {name: each.make for name, each in own.items() if isinstance(each, _Fresh)}
+        cls._fresh = {**cls._fresh, **states}
+        options = {
+            name: own[name]
+            for name, kind in own.get("__annotations__", {}).items()
+            if name in own
+            and not name.startswith("_")
+            and not kind.startswith("ClassVar")
+            and name not in BuiltInRule.__annotations__
+        }
+        cls.options = {**cls.options, **options}
         if not code:
             return
         cls.code = code
@@ -103,7 +139,16 @@ class BuiltInRule(ABC):
         """The events that it gets if it uses run state: all that it needs."""
         return self.needs.delivered
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
+        """Start a run.
+
+        Raises:
+            TypeError: the rule has no such option.
+        """
+        if unknown := options.keys() - self.options.keys():
+            raise TypeError(f"{type(self).__name__} has no option {min(unknown)!r}")
+        vars(self).update(options)
+        vars(self).update((name, make()) for name, make in self._fresh.items())
         self.triggered = 0
         self.reported = set()
         self.is_over = False
@@ -120,32 +165,23 @@ class BuiltInRule(ABC):
         """Return the violations that the end of the run proves; none by default."""
         return ()
 
-    def violation(
-        self,
-        event: Event,
-        *,
-        subject: Subject,
-        symptom: Symptom,
-        message: str,
-        expected: str,
-        observed: str,
-        **other: Unpack[Fields],
-    ) -> Violation:
+    def violation(self, event: Event, **fields: Unpack[Fields]) -> Violation:
         """Make a violation at the step, rank and stage of an event, which is also the evidence.
 
-        other: fields that differ from those of the event, or that few violations have.
+        fields: what is wrong, and what differs from the event or is in few violations.
         """
-        fields = Fields(step=event.step, rank=event.rank, stage=event.stage, evidence=(event,))
-        fields.update(other)
-        return Violation(
-            check_id=self.code,
-            subject=subject,
-            symptom=symptom,
-            message=message,
-            expected=expected,
-            observed=observed,
+        whole: Fields = {
+            "step": event.step,
+            "rank": event.rank,
+            "stage": event.stage,
+            "evidence": (event,),
             **fields,
-        )
+        }
+        return Violation(check_id=self.code, **whole)
+
+    def found(self, event: Event, **fields: Unpack[Fields]) -> list[Violation]:
+        """A violation, as the only one that is found."""
+        return [self.violation(event, **fields)]
 
 
 class EventRule(BuiltInRule):

@@ -11,10 +11,10 @@ from traincheck.readings.optimizers import IN_FORCE, Course, HyperparametersInFo
 from traincheck.readings.provider import RunState, RunStates
 from traincheck.readings.step_facts import StepFacts
 from traincheck.readings.training_state import TrainingState
-from traincheck.rules.base.rule import BuiltInRule, Rare
+from traincheck.rules.base.rule import BuiltInRule, Stated
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
-from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Violation
 from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 
@@ -41,29 +41,18 @@ class StepRule(BuiltInRule):
         """Return the violations that a step proves; called for unrecorded steps too."""
 
     def proof(
-        self,
-        facts: StepFacts,
-        *,
-        subject: Subject,
-        symptom: Symptom,
-        message: str,
-        expected: str,
-        observed: str,
-        evidence: Sequence[Event] = (),
-        **other: Unpack[Rare],
+        self, facts: StepFacts, *, evidence: Sequence[Event] = (), **fields: Unpack[Stated]
     ) -> Violation:
         """Make a violation at a step, or at an earlier one, whose last evidence has its stage."""
-        return self.violation(
-            facts.event,
-            subject=subject,
-            symptom=symptom,
-            message=message,
-            expected=expected,
-            observed=observed,
-            stage="eval" if evidence and evidence[-1].stage == "eval" else "train",
-            evidence=tuple(evidence) or (facts.event,),
-            **other,
-        )
+        stage = "eval" if evidence and evidence[-1].stage == "eval" else "train"
+        shown = tuple(evidence) or (facts.event,)
+        return self.violation(facts.event, stage=stage, evidence=shown, **fields)
+
+    def proven(
+        self, facts: StepFacts, *, evidence: Sequence[Event] = (), **fields: Unpack[Stated]
+    ) -> list[Violation]:
+        """A violation at a step, as the only one that is found."""
+        return [self.proof(facts, evidence=evidence, **fields)]
 
 
 class RankRule(BuiltInRule):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from traincheck.readings.modal_modules import AUXILIARY, AuxiliaryModels, auxiliary_call
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -63,11 +63,8 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
     )
     fix = "Save the number of updates with the average, as one of its buffers."
     needs = needs_of(LoadedAverage) | Needs(kinds=frozenset({"checkpoint", "step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loaded: dict[str, _Loaded] = {}
-        self._optimizer: CheckpointEvent | None = None
+    _loaded: dict[str, _Loaded] = fresh(dict)
+    _optimizer: CheckpointEvent | None = None
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -132,11 +129,9 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
             copied,
             subject=Subject(module=load.target),
             symptom=Symptom.NOT_RESTORED,
-            message=(
-                f"{load.target} is loaded with an average of weights; its first update makes it "
-                f"exactly {of}, and the next ones average as if it had never been updated: "
-                "its count of updates is not restored"
-            ),
+            message=f"{load.target} is loaded with an average of weights; its first update makes "
+            f"it exactly {of}, and the next ones average as if it had never been updated: its "
+            "count of updates is not restored",
             expected="an update that preserves most of the loaded average",
             observed=f"all {found.parameters} parameters are those of {of}",
             evidence=(load, copied),
@@ -190,10 +185,7 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
     )
     fix = "Call update_parameters(model) of the average after optimizer.step()."
     needs = AUXILIARY
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
+    _models: defaultdict[int, AuxiliaryModels] = fresh(lambda: defaultdict(AuxiliaryModels))
 
     def judge(self, event: Event) -> list[Violation]:
         call = auxiliary_call(event)
@@ -208,15 +200,13 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
         if not is_long or model.has_moved or model.name in self.reported:
             return []
         self.reported.add(model.name)
-        return [self._violation(event, model.name, model.looks)]
-
-    def _violation(self, event: Event, model: str, rounds: int) -> Violation:
-        return self.violation(
+        return self.found(
             event,
             stage="eval",
-            subject=Subject(module=model),
+            subject=Subject(module=model.name),
             symptom=Symptom.STATE_UNCHANGED,
-            message=f"{model} averages weights, but {rounds} evaluations used the same weights",
-            expected=f"{model} changes between its evaluations, like the trained model",
-            observed=f"the same weights in {rounds} evaluations",
+            message=f"{model.name} averages weights, but {model.looks} evaluations used the same "
+            "weights",
+            expected=f"{model.name} changes between its evaluations, like the trained model",
+            observed=f"the same weights in {model.looks} evaluations",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -66,17 +66,15 @@ class StateDictKeysMismatch(EventRule, code="TC601", severity="error", aliases=(
             return [] if renamed is None else [self._in_part(event, renamed)]
         given = ", ".join(event.unexpected[:2]) or "other keys"
         wanted = ", ".join(event.missing[:2])
-        return [
-            self.violation(
-                event,
-                subject=Subject(module=event.target),
-                symptom=Symptom.NOT_RESTORED,
-                message=f"none of the {event.entries} keys given to {event.target}.load_state_dict "
-                f"matches: it received {given}, but has {wanted}",
-                expected=f"keys such as {wanted}",
-                observed=f"keys such as {given}",
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(module=event.target),
+            symptom=Symptom.NOT_RESTORED,
+            message=f"none of the {event.entries} keys given to {event.target}.load_state_dict "
+            f"matches: it received {given}, but has {wanted}",
+            expected=f"keys such as {wanted}",
+            observed=f"keys such as {given}",
+        )
 
     def _in_part(self, event: CheckpointEvent, renamed: _Renamed) -> Violation:
         wanted, given = (prefix + renamed.ends[0] for prefix in (renamed.wanted, renamed.given))
@@ -86,19 +84,14 @@ class StateDictKeysMismatch(EventRule, code="TC601", severity="error", aliases=(
             subject=Subject(module=event.target),
             symptom=Symptom.NOT_RESTORED,
             title="load_state_dict leaves most of {subject} unchanged: names do not match",
-            message=(
-                f"{missing} of {event.target} are missing from the state passed to "
-                f"load_state_dict, which holds them under other names: {given} for {wanted}"
-            ),
+            message=f"{missing} of {event.target} are missing from the state passed to "
+            f"load_state_dict, which holds them under other names: {given} for {wanted}",
             expected=f"keys such as {wanted}",
             observed=f"keys such as {given}",
-            likely_cause=(
-                "Names differ{where}, and strict=False hides this: {observed}, not {expected}."
-            ),
-            fix=(
-                f"Rename the keys ({given} to {wanted}), and use strict=True or check the "
-                "missing_keys that are returned."
-            ),
+            likely_cause="Names differ{where}, and strict=False hides this: {observed}, not "
+            "{expected}.",
+            fix=f"Rename the keys ({given} to {wanted}), and use strict=True or check the "
+            "missing_keys that are returned.",
         )
 
 
@@ -176,11 +169,8 @@ class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-g
         states=frozenset({"parameter@new"}),
         kinds=frozenset({"checkpoint", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loads: dict[str, CheckpointEvent] = {}  # root -> load of it
-        self._names: dict[tuple[str, int], StateEvent] = {}  # (root, identity) -> its first name
+    _loads: dict[str, CheckpointEvent] = fresh(dict)  # root -> load of it
+    _names: dict[tuple[str, int], StateEvent] = fresh(dict)  # (root, identity) -> its first name
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -202,19 +192,15 @@ class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-g
             if None in pair or pair[0] == pair[1] or now not in pair:
                 return []
             lost, kept = (event, other) if pair[1] == now else (other, event)
-            return [
-                self.violation(
-                    event,
-                    subject=Subject(variable=lost.name),
-                    symptom=Symptom.NOT_RESTORED,
-                    message=(
-                        f"{lost.name}, loaded with other values, is now the same as {kept.name}"
-                    ),
-                    expected=f"{lost.name} and {kept.name} with different values, as loaded",
-                    observed="both names refer to one parameter",
-                    evidence=(load, lost),
-                )
-            ]
+            return self.found(
+                event,
+                subject=Subject(variable=lost.name),
+                symptom=Symptom.NOT_RESTORED,
+                message=f"{lost.name}, loaded with other values, is now the same as {kept.name}",
+                expected=f"{lost.name} and {kept.name} with different values, as loaded",
+                observed="both names refer to one parameter",
+                evidence=(load, lost),
+            )
         return []
 
 

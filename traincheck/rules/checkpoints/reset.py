@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,
@@ -68,15 +68,12 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         states=frozenset({"parameter@new", "parameter@step"}),
         kinds=frozenset({"checkpoint", "optimizer", "stage", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first: dict[str, str | None] = {}
-        self._stepped: set[str | None] = set()  # optimizers, before the load
-        self._load: CheckpointEvent | None = None
-        self._is_used = False
-        self._moved: set[str] = set()  # parameters, since the last evaluation with first weights
-        self._seen: dict[str, list[tuple[Event, int]]] = {}  # such evaluations by model
+    _first: dict[str, str | None] = fresh(dict)
+    _stepped: set[str | None] = fresh(set)  # optimizers, before the load
+    _load: CheckpointEvent | None = None
+    _is_used = False
+    _moved: set[str] = fresh(set)  # parameters, since the last evaluation with first weights
+    _seen: dict[str, list[tuple[Event, int]]] = fresh(dict)  # such evaluations by model
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
@@ -204,13 +201,10 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
         states=frozenset({"parameter@new"}),
         kinds=frozenset({"checkpoint", "step"}),
     )
-
-    def __init__(self, share: float = 0.8) -> None:
-        super().__init__()
-        self.share = share
-        self._loads: dict[str, CheckpointEvent] = {}  # by target
-        self._filled: dict[int, CallEvent] = {}  # last initialization by identity
-        self._looks: dict[str, StateEvent] = {}  # first record of each loaded weight since then
+    share: float = 0.8
+    _loads: dict[str, CheckpointEvent] = fresh(dict)  # by target
+    _filled: dict[int, CallEvent] = fresh(dict)  # last initialization by identity
+    _looks: dict[str, StateEvent] = fresh(dict)  # first record of each loaded weight since then
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -257,16 +251,14 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
         if len(lost) < max(_FEWEST, self.share * len(weights)):
             return []
         call = self._filled[lost[0].identity]
-        return [
-            self.violation(
-                load,
-                step=lost[0].step,
-                stage=lost[0].stage,
-                subject=Subject(module=load.target, variable=lost[0].name),
-                symptom=Symptom.NOT_RESTORED,
-                message=f"{call.api} fills {lost[0].name} after the load",
-                expected="the loaded values at the first step",
-                observed=f"{call.api} fills {len(lost)} of {len(weights)} loaded weights",
-                evidence=(load, call, lost[0]),
-            )
-        ]
+        return self.found(
+            load,
+            step=lost[0].step,
+            stage=lost[0].stage,
+            subject=Subject(module=load.target, variable=lost[0].name),
+            symptom=Symptom.NOT_RESTORED,
+            message=f"{call.api} fills {lost[0].name} after the load",
+            expected="the loaded values at the first step",
+            observed=f"{call.api} fills {len(lost)} of {len(weights)} loaded weights",
+            evidence=(load, call, lost[0]),
+        )

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from traincheck.readings.provider import RunStates
 from traincheck.readings.resumptions import Resumptions
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, CheckpointEvent, Event
@@ -63,11 +63,8 @@ class DataOrderDiffersAfterResume(
         calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch", "checkpoint", "step"})
     )
     scope = "run"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._resumptions = Resumptions()
-        self._reported: set[tuple[int, str, int]] = set()  # rank, stream and number of a load
+    _resumptions = fresh(Resumptions)
+    _reported: set[tuple[int, str, int]] = fresh(set)  # rank, stream and number of a load
 
     def observe(self, event: Event) -> list[Violation]:
         violations: list[Violation] = []
@@ -78,21 +75,16 @@ class DataOrderDiffersAfterResume(
                 continue
             self._reported.add(load)
             samples = counted(one.again, "sample")
-            violations.append(
-                self.violation(
-                    one.batch,
-                    stage="train",
-                    subject=Subject(variable=one.batch.loader),
-                    symptom=Symptom.REPEATED_DATA,
-                    message=(
-                        f"{one.load.path} was saved after {one.done} batches of an epoch; after "
-                        "the "
-                        f"resume, {one.batch.loader} returns samples of those batches again"
-                    ),
-                    expected="the skipped batches are those that were trained on before",
-                    observed=f"{samples} of this batch were trained on before in the same epoch",
-                    evidence=(one.batch, one.load),
-                )
+            violations += self.found(
+                one.batch,
+                stage="train",
+                subject=Subject(variable=one.batch.loader),
+                symptom=Symptom.REPEATED_DATA,
+                message=f"{one.load.path} was saved after {one.done} batches of an epoch; after "
+                f"the resume, {one.batch.loader} returns samples of those batches again",
+                expected="the skipped batches are those that were trained on before",
+                observed=f"{samples} of this batch were trained on before in the same epoch",
+                evidence=(one.batch, one.load),
             )
         return violations
 
@@ -146,14 +138,11 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
     fix = "Start the loop at the number of the loaded checkpoint."
     needs = RESUME | Needs(calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch"}))
     uses = (Resume,)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._owners: set[str | None] = set()  # optimizers that were loaded
-        self._file: CheckpointEvent | None = None  # of the resume, until it is judged
-        self._first: CallEvent | None = None  # step after the resume
-        self._sampled: BatchEvent | None = None  # first batch after it from a sampler with epochs
-        self._steps = self._backwards = 0  # since the resume
+    _owners: set[str | None] = fresh(set)  # optimizers that were loaded
+    _file: CheckpointEvent | None = None  # of the resume, until it is judged
+    _first: CallEvent | None = None  # step after the resume
+    _sampled: BatchEvent | None = None  # first batch after it from a sampler with epochs
+    _steps = _backwards = 0  # since the resume
 
     def bind(self, run_states: RunStates) -> None:
         self._resume = run_states.of(Resume)

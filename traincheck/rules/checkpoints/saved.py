@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -60,11 +59,8 @@ class StateNotCopied(EventRule, code="TC604", severity="error"):
         calls=frozenset({Families.OPTIMIZER_STEP}),
         kinds=frozenset({"checkpoint", "optimizer", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._has_stepped = False
-        self._held: dict[str, frozenset[str]] = {}  # optimizer -> models with parameters in it
+    _has_stepped = False
+    _held: dict[str, frozenset[str]] = fresh(dict)  # optimizer -> models with parameters in it
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
@@ -88,8 +84,25 @@ class StateNotCopied(EventRule, code="TC604", severity="error"):
         target = load.target or "the model"
         trained = frozenset[str]().union(*self._held.values())
         if target.partition(".")[0] in trained:
-            return _same_object(violation, target)
-        return _own_state(violation, target, trained)
+            # A trained model loads its own current state.
+            return replace(
+                violation,
+                title="{subject} loads its own current state: nothing changes",
+                likely_cause="Both sides of load_state_dict(){where} are one model, which an "
+                "optimizer trains: two names for one object (target = model), or the same name "
+                "twice.",
+                fix=f"Make the second model another object with copy.deepcopy() of {target}, and "
+                "load the state of one into the other.",
+            )
+        # A model that no optimizer trains loads its own current state.
+        others = joined(sorted(trained)) or "the trained model"
+        return replace(
+            violation,
+            title="{subject} loads its own state: nothing changes",
+            likely_cause=f"load_state_dict(){{where}} gives {target} the state_dict() of {target} "
+            f"itself, so it never changes; the optimizer trains {others}.",
+            fix=f"Load the state of the model to follow (of {others}) into {target}.",
+        )
 
     def _violation(self, event: CheckpointEvent) -> Violation:
         return self.violation(
@@ -112,36 +125,6 @@ def _kept(violation: Violation, load: CheckpointEvent) -> Violation:
             f"The state was stored by state_dict() ({line}) without a copy, so it changed with "
             "every step; load_state_dict(){where} loads the current weights."
         ),
-    )
-
-
-def _same_object(violation: Violation, target: str) -> Violation:
-    """A trained model loads its own current state."""
-    return replace(
-        violation,
-        title="{subject} loads its own current state: nothing changes",
-        likely_cause=(
-            "Both sides of load_state_dict(){where} are one model, which an optimizer trains: two "
-            "names for one object (target = model), or the same name twice."
-        ),
-        fix=(
-            f"Make the second model another object with copy.deepcopy() of {target}, and load "
-            "the state of one into the other."
-        ),
-    )
-
-
-def _own_state(violation: Violation, target: str, trained: frozenset[str]) -> Violation:
-    """A model that no optimizer trains loads its own current state."""
-    others = joined(sorted(trained)) or "the trained model"
-    return replace(
-        violation,
-        title="{subject} loads its own state: nothing changes",
-        likely_cause=(
-            f"load_state_dict(){{where}} gives {target} the state_dict() of {target} itself, so "
-            f"it never changes; the optimizer trains {others}."
-        ),
-        fix=f"Load the state of the model to follow (of {others}) into {target}.",
     )
 
 
@@ -180,10 +163,7 @@ class OptimizerSavedInPart(EventRule, code="TC605"):
     fix = "Save optimizer.state_dict() unchanged."
     fix_of_several = "Save the state_dict() of each optimizer unchanged."
     needs = Needs(kinds=frozenset({"checkpoint", "optimizer", "step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._held: dict[str, tuple[int, OptimizerEvent]] = {}
+    _held: dict[str, tuple[int, OptimizerEvent]] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, OptimizerEvent):
@@ -191,32 +171,25 @@ class OptimizerSavedInPart(EventRule, code="TC605"):
         elif isinstance(event, CheckpointEvent) and event.op == "save" and self._held:
             for part in event.parts.values():
                 if isinstance(part, Mapping) and part.get("kind") == "optimizer":
-                    return self._save(event, part)
+                    listed = part.get("params")
+                    if not isinstance(listed, int) or not listed:
+                        return []
+                    self.triggered += 1
+                    counts = [count for count, _ in self._held.values()]
+                    if self.is_over or listed >= min(counts):
+                        return []
+                    self.is_over = True
+                    count, optimizer = min(self._held.values(), key=lambda held: held[0])
+                    name = optimizer.cls.rpartition(".")[2]
+                    return self.found(
+                        event,
+                        subject=Subject(api=optimizer.cls),
+                        symptom=Symptom.NOT_RESTORED,
+                        message=f"{event.path or 'the file'} holds the state of {listed} "
+                        f"parameters, but {name} holds {count}",
+                        expected=f"the {count} parameters of {name}",
+                        observed=f"{listed} parameters",
+                        evidence=(event, optimizer),
+                        optimizer=f"{optimizer.id} ({name})" if len(self._held) > 1 else "",
+                    )
         return []
-
-    def _save(self, event: CheckpointEvent, part: Mapping[str, Any]) -> list[Violation]:
-        listed = part.get("params")
-        if not isinstance(listed, int) or not listed:
-            return []
-        self.triggered += 1
-        counts = [count for count, _ in self._held.values()]
-        if self.is_over or listed >= min(counts):
-            return []
-        self.is_over = True
-        count, optimizer = min(self._held.values(), key=lambda held: held[0])
-        name = optimizer.cls.rpartition(".")[2]
-        return [
-            self.violation(
-                event,
-                subject=Subject(api=optimizer.cls),
-                symptom=Symptom.NOT_RESTORED,
-                message=(
-                    f"{event.path or 'the file'} holds the state of {listed} parameters, but "
-                    f"{name} holds {count}"
-                ),
-                expected=f"the {count} parameters of {name}",
-                observed=f"{listed} parameters",
-                evidence=(event, optimizer),
-                optimizer=f"{optimizer.id} ({name})" if len(self._held) > 1 else "",
-            )
-        ]

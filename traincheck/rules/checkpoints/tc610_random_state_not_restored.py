@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, RngEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -64,14 +64,11 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
     needs = needs_of(LoadedGenerators) | Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"checkpoint", "rng", "step"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loads: dict[str, CheckpointEvent] = {}  # since the last update: what, and its load
-        self._stepped: set[str | None] = set()
-        self._updated = False
-        self._earlier: set[tuple[str, int | None]] = set()  # sources and seeds before the load
-        self._since: set[tuple[str, int | None]] = set()
+    _loads: dict[str, CheckpointEvent] = fresh(dict)  # since the last update: what, and its load
+    _stepped: set[str | None] = fresh(set)
+    _updated = False
+    _earlier: set[tuple[str, int | None]] = fresh(set)  # sources and seeds before the load
+    _since: set[tuple[str, int | None]] = fresh(set)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -100,21 +97,16 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
         now = f"not restored: {joined(lost, 4)}"
         if again:
             now = f"seeded again with the number of the start: {joined(again, 4)}"
-        return [
-            self.violation(
-                event,
-                subject=Subject(api=_SETTERS[lost[0]]),
-                symptom=Symptom.NOT_RESTORED,
-                message=(
-                    f"the file loaded at {short(found.where)} holds states of random generators: "
-                    f"{keys}; "
-                    f"training continues with its model and optimizer; {now}"
-                ),
-                expected=calls,
-                observed=now,
-                evidence=(self._loads["optimizer"],),
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(api=_SETTERS[lost[0]]),
+            symptom=Symptom.NOT_RESTORED,
+            message=f"the file loaded at {short(found.where)} holds states of random generators: "
+            f"{keys}; training continues with its model and optimizer; {now}",
+            expected=calls,
+            observed=now,
+            evidence=(self._loads["optimizer"],),
+        )
 
     def _load(self, event: CheckpointEvent) -> None:
         if event.op == "load":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from traincheck.rules.base.model_rule import about, model_of
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.schema.claims import Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
@@ -50,11 +50,8 @@ class TinyBatchNorm(BuiltInRule, code="TC914", severity="info"):
     likely_cause = "The batch on one device is small."
     fix = "Use larger batches, SyncBatchNorm, or GroupNorm."
     needs = Needs(calls=frozenset({_API}))
-
-    def __init__(self, samples: int = 8) -> None:
-        super().__init__()
-        self._samples = samples
-        self._small: dict[str, int] = {}
+    samples: int = 8
+    _small: dict[str, int] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, CallEvent) or event.args.get("training") is not True:
@@ -66,7 +63,7 @@ class TinyBatchNorm(BuiltInRule, code="TC914", severity="info"):
         positions = 1
         for size in tensor.shape[2:]:
             positions *= size
-        if tensor.shape[0] >= self._samples or positions >= _POSITIONS:
+        if tensor.shape[0] >= self.samples or positions >= _POSITIONS:
             self._small.pop(event.module, None)
             return ()
         self._small[event.module] = self._small.get(event.module, 0) + 1
@@ -77,7 +74,7 @@ class TinyBatchNorm(BuiltInRule, code="TC914", severity="info"):
                 self.info,
                 event,
                 [event.module],
-                expected=f"{self._samples} samples or more",
+                expected=f"{self.samples} samples or more",
                 observed=f"statistics of {tensor.shape[0]} samples",
             )
         ]
@@ -129,16 +126,12 @@ class NormMomentumReversed(EventRule, code="TC923"):
         "library, set the momentum of its norms before training."
     )
     needs = Needs(calls=within_modules(_API) | {Families.MODULE}, kinds=frozenset({"mark", "step"}))
-
-    def __init__(self, least: float = 0.9) -> None:
-        super().__init__()
-        self.least = least
-        self.info, self._least = self.info, self.least
-        self._made: dict[str, float] = {}  # momentum by path, from descriptions of models
-        self._has_calls = False
-        self._called: dict[str, tuple[float, CallEvent]] = {}  # momentum by path, in this step
-        self._roots: dict[str, CallEvent] = {}  # models trained in this step
-        self._rows: dict[str, tuple[int, CallEvent]] = {}  # path -> number of steps, first call
+    least: float = 0.9
+    _made: dict[str, float] = fresh(dict)  # momentum by path, from descriptions of models
+    _has_calls = False
+    _called: dict[str, tuple[float, CallEvent]] = fresh(dict)  # momentum by path, in this step
+    _roots: dict[str, CallEvent] = fresh(dict)  # models trained in this step
+    _rows: dict[str, tuple[int, CallEvent]] = fresh(dict)  # path -> number of steps, first call
 
     # Recorded calls of batch norm decide, because modes and momenta can change at any time. Without
     # them, e.g. in compiled models, the description of the trained model decides.
@@ -169,7 +162,7 @@ class NormMomentumReversed(EventRule, code="TC923"):
         return []
 
     def _is_large(self, momentum: Value) -> bool:
-        return isinstance(momentum, float) and self._least <= momentum < 1
+        return isinstance(momentum, float) and self.least <= momentum < 1
 
     def _found(self) -> dict[str, tuple[float, CallEvent]]:
         """Norms trained in this step with a large momentum."""

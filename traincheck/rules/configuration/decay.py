@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traincheck.rules.base.model_rule import EMBEDDING, MODELS, NORMS, Model, about, model_of
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Violation
@@ -21,12 +21,10 @@ DECAY = MODELS | Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"op
 class DecayRule(BuiltInRule):
     """Compares decaying parameters with the structure of the models at the end of a step."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._models: dict[str, Model] = {}
-        self._waiting: list[OptimizerEvent] = []
-        self._reported: set[str] = set()  # lines that create optimizers, or optimizer ids
-        self._frozen: set[str] = set()  # optimizers skip parameters without a gradient
+    _models: dict[str, Model] = fresh(dict)
+    _waiting: list[OptimizerEvent] = fresh(list)
+    _reported: set[str] = fresh(set)  # lines that create optimizers, or optimizer ids
+    _frozen: set[str] = fresh(set)  # optimizers skip parameters without a gradient
 
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)

@@ -149,10 +149,7 @@ class PaddingIndexMissing(ModelRule, code="TC910", severity="info"):
     title = "A token embedding has no padding index"
     likely_cause = "padding_idx was not set."
     fix = "Build the embedding with padding_idx=pad_token_id."
-
-    def __init__(self, rows: int = 100) -> None:
-        super().__init__()
-        self._rows = rows
+    rows: int = 100
 
     def judge(self, model: Model) -> Iterable[Advice]:
         padding = model.tokens.get("pad_token_id")
@@ -161,7 +158,7 @@ class PaddingIndexMissing(ModelRule, code="TC910", severity="info"):
         without = []
         for path, facts in model.of_family(EMBEDDING):
             rows = facts.get("num_embeddings", 0)
-            if rows < self._rows or rows != model.tokens.get("vocab_size"):
+            if rows < self.rows or rows != model.tokens.get("vocab_size"):
                 continue
             self.triggered += 1
             if "padding_idx" not in facts:
@@ -258,10 +255,7 @@ class UntiedEmbedding(ModelRule, code="TC917", severity="info"):
         "Set head.weight = embedding.weight before the optimizer is built, unless they should "
         "differ."
     )
-
-    def __init__(self, rows: int = 1000) -> None:
-        super().__init__()
-        self._rows = rows
+    rows: int = 1000
 
     def judge(self, model: Model) -> Iterable[Advice]:
         if "tie_word_embeddings" in model.tokens:
@@ -272,7 +266,7 @@ class UntiedEmbedding(ModelRule, code="TC917", severity="info"):
         }
         for path, facts in model.of_family(EMBEDDING):
             size = (facts.get("num_embeddings"), facts.get("embedding_dim"))
-            if (size[0] or 0) <= self._rows or size not in heads:
+            if (size[0] or 0) <= self.rows or size not in heads:
                 continue
             self.triggered += 1
             if facts.get("storage") != model.modules[heads[size]].get("storage"):

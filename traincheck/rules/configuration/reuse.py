@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from traincheck.rules.base.model_rule import MODELS, about, model_of
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.rules.shared.gradient_reach import LEAVES
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
@@ -35,16 +35,14 @@ class ReusedModuleRule(BuiltInRule):
 
     in_a_row: ClassVar[int] = 2
     has_others: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._calls: dict[str, dict[int | None, int]] = {}
-        self._counted: set[str] = set()
-        self._reused: Counter[str] = Counter()
-        self._repeating: set[str] = set()
-        self._last: dict[int | None, str] = {}  # enclosing span -> module that was called last
-        self._rows: defaultdict[str, set[int]] = defaultdict(set)  # batch sizes of module inputs
-        self._looped: set[str] = set()  # called again right after itself: over chunks of an input
+    _calls: dict[str, dict[int | None, int]] = fresh(dict)
+    _counted: set[str] = fresh(set)
+    _reused: Counter[str] = fresh(Counter)
+    _repeating: set[str] = fresh(set)
+    _last: dict[int | None, str] = fresh(dict)  # enclosing span -> module that was called last
+    # Batch sizes of module inputs
+    _rows: defaultdict[str, set[int]] = fresh(lambda: defaultdict(set))
+    _looped: set[str] = fresh(set)  # called again right after itself: over chunks of an input
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, CallEvent):

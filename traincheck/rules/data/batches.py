@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, identified
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -63,19 +63,15 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
         if not (folded and others and is_one_row) or event.loader in self.reported:
             return []
         self.reported.add(event.loader)
-        return [self._violation(event, folded[0], others[0], shapes)]
-
-    def _violation(
-        self, event: BatchEvent, folded: str, other: str, shapes: dict[str, tuple[int, ...]]
-    ) -> Violation:
-        observed = f"{folded} has shape {list(shapes[folded])}, {other} {list(shapes[other])}"
-        return self.violation(
+        wide = folded[0]
+        other = others[0]
+        observed = f"{wide} has shape {list(shapes[wide])}, {other} {list(shapes[other])}"
+        return self.found(
             event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.LOSS_INPUT,
-            message=(
-                f"{event.loader} draws {event.drawn} samples, but its batch has one row; {observed}"
-            ),
+            message=f"{event.loader} draws {event.drawn} samples, but its batch has one row; "
+            f"{observed}",
             expected=f"{event.drawn} rows in each tensor",
             observed=observed,
         )
@@ -125,13 +121,10 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
         kinds=frozenset({"batch", "step"}),
         stats=TARGETED | {"batch"},
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._fetched: dict[str, _Fetched] = {}  # by loader
-        self._given: set[str] = set()
-        self._backward: CallEvent | None = None  # its source line is the evidence
-        self._found: dict[str, list[Violation]] = {}
+    _fetched: dict[str, _Fetched] = fresh(dict)  # by loader
+    _given: set[str] = fresh(set)
+    _backward: CallEvent | None = None  # its source line is the evidence
+    _found: dict[str, list[Violation]] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent) and event.stage == "train":

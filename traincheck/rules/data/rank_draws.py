@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, RngEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -27,12 +27,10 @@ class Page:
 class RandomStateRule(BuiltInRule):
     """Compares the steps that all ranks have ended. is_over: whether the check has finished."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_over = False
-        self._open: dict[int, Page] = defaultdict(Page)
-        self._ended: dict[int | None, dict[int, Page]] = defaultdict(dict)
-        self._ranks: set[int] = set()
+    is_over = False
+    _open: dict[int, Page] = fresh(lambda: defaultdict(Page))
+    _ended: dict[int | None, dict[int, Page]] = fresh(lambda: defaultdict(dict))
+    _ranks: set[int] = fresh(set)
 
     def observe(self, event: Event) -> list[Violation]:
         if self.is_over or event.step is None:
@@ -100,12 +98,9 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
     fix = "Draw on all ranks, or from another generator if only one rank draws."
     needs = Needs(kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"
-
-    def __init__(self, steps: int = 2) -> None:
-        super().__init__()
-        self.steps = steps
-        self._equal = 0
-        self._last: str | None = None
+    steps: int = 2
+    _equal = 0
+    _last: str | None = None
 
     def compare(self, event: StepEvent, pages: Mapping[int, Page]) -> list[Violation]:
         contents = {page.content for page in pages.values()}
@@ -128,18 +123,16 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
             f"rank {rank}: {str(digest).rpartition(':')[2][:8]}"
             for rank, digest in zip(sorted(pages), digests)
         )
-        return [
-            self.violation(
-                event,
-                stage="train",
-                subject=Subject(api="torch.random"),
-                symptom=Symptom.OUT_OF_STEP,
-                message="ranks with the same batches no longer draw the same random numbers",
-                expected="equal states of torch's generator on all ranks, as before",
-                observed=observed,
-                evidence=tuple(state for state in states if state is not None)[:2],
-            )
-        ]
+        return self.found(
+            event,
+            stage="train",
+            subject=Subject(api="torch.random"),
+            symptom=Symptom.OUT_OF_STEP,
+            message="ranks with the same batches no longer draw the same random numbers",
+            expected="equal states of torch's generator on all ranks, as before",
+            observed=observed,
+            evidence=tuple(state for state in states if state is not None)[:2],
+        )
 
 
 class RanksRepeatRandomDraws(
@@ -181,13 +174,10 @@ class RanksRepeatRandomDraws(
     fix = "Build the model with the same seed on all ranks, then seed with seed + rank."
     needs = Needs(calls=frozenset({DDP_INIT}), kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"
-
-    def __init__(self, steps: int = 4) -> None:
-        super().__init__()
-        self.steps = steps
-        self._wrapping: set[int] = set()  # ranks
-        self._equal = 0
-        self._last: str | None = None
+    steps: int = 4
+    _wrapping: set[int] = fresh(set)  # ranks
+    _equal = 0
+    _last: str | None = None
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
@@ -212,15 +202,13 @@ class RanksRepeatRandomDraws(
         if self._equal <= self.steps:
             return []
         self.is_over = True
-        return [
-            self.violation(
-                event,
-                stage="train",
-                subject=Subject(api="torch.random"),
-                symptom=Symptom.ADVICE,
-                message="data-parallel ranks draw the same random numbers in each step",
-                expected="each rank draws its own numbers",
-                observed=f"equal states of torch's generator after {self._equal} steps",
-                evidence=tuple(state for state in states if state is not None)[:2],
-            )
-        ]
+        return self.found(
+            event,
+            stage="train",
+            subject=Subject(api="torch.random"),
+            symptom=Symptom.ADVICE,
+            message="data-parallel ranks draw the same random numbers in each step",
+            expected="each rank draws its own numbers",
+            observed=f"equal states of torch's generator after {self._equal} steps",
+            evidence=tuple(state for state in states if state is not None)[:2],
+        )

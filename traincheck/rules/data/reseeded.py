@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.data.worker_draws import WORKERS, Worker, WorkerRule
 from traincheck.rules.shared.loaders import DATA_LOADER
 from traincheck.schema.claims import Needs
@@ -50,15 +50,12 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"optimizer", "rng", "step"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seeded: RngEvent | None = None
-        self._left: RngEvent | None = None
-        self._owners: set[str] = set()  # optimizers that stepped in this step
-        # (seed, state at the end, optimizers) -> step
-        self._seen: dict[tuple[int, str, frozenset[str]], int] = {}
-        self._found: Violation | None = None  # reported unless another training starts next step
+    _seeded: RngEvent | None = None
+    _left: RngEvent | None = None
+    _owners: set[str] = fresh(set)  # optimizers that stepped in this step
+    # (seed, state at the end, optimizers) -> step
+    _seen: dict[tuple[int, str, frozenset[str]], int] = fresh(dict)
+    _found: Violation | None = None  # reported unless another training starts next step
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, RngEvent) and event.source == "torch":
@@ -153,13 +150,10 @@ class ReseededPerSample(WorkerRule, code="TC518", aliases=("seeded-for-each-samp
     likely_cause = "A constant seed may be set in __getitem__ or collate_fn: {observed}."
     fix = "Seed once before training, or with a number that depends on epoch and index."
     needs = WORKERS | Needs(kinds=frozenset({"rng"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loops: defaultdict[int, _Loop] = defaultdict(_Loop)
-        self._of_streams: defaultdict[str, Counter[_Seed]] = defaultdict(Counter)
-        self._workers: dict[str, Worker] = {}  # of loaders that feed training
-        self._last: dict[_Seed, RngEvent] = {}
+    _loops: defaultdict[int, _Loop] = fresh(lambda: defaultdict(_Loop))
+    _of_streams: defaultdict[str, Counter[_Seed]] = fresh(lambda: defaultdict(Counter))
+    _workers: dict[str, Worker] = fresh(dict)  # of loaders that feed training
+    _last: dict[_Seed, RngEvent] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, RngEvent):
@@ -208,19 +202,17 @@ class ReseededPerSample(WorkerRule, code="TC518", aliases=("seeded-for-each-samp
             return []
         self.reported.add(source)
         name = _NAMES.get(source, source)
-        return [
-            self.violation(
-                event,
-                stage="train",
-                subject=Subject(api=name),
-                symptom=Symptom.REPEATED_DATA,
-                message=f"{name}({number}) is called repeatedly while {DATA_LOADER} fetches data",
-                expected="random numbers that differ from sample to sample",
-                observed=f"seeded with {number}, {often}",
-                evidence=(self._last[key],),
-                title=f"{name} is called for each sample with the same number",
-            )
-        ]
+        return self.found(
+            event,
+            stage="train",
+            subject=Subject(api=name),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"{name}({number}) is called repeatedly while {DATA_LOADER} fetches data",
+            expected="random numbers that differ from sample to sample",
+            observed=f"seeded with {number}, {often}",
+            evidence=(self._last[key],),
+            title=f"{name} is called for each sample with the same number",
+        )
 
 
 @dataclass(slots=True)

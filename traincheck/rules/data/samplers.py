@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
@@ -54,12 +54,9 @@ class ShuffledOrderRepeats(LoaderRule, code="TC503"):
     )
     fix = "Seed once before the first epoch, or with a number that depends on the epoch."
     needs = BATCHES | Needs(kinds=frozenset({"optimizer"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loaders: dict[str, _Orders] = {}
-        self._last: dict[int, str] = {}  # rank -> loader of its last batch
-        self._repeated: dict[str, BatchEvent] = {}
+    _loaders: dict[str, _Orders] = fresh(dict)
+    _last: dict[int, str] = fresh(dict)  # rank -> loader of its last batch
+    _repeated: dict[str, BatchEvent] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent):
@@ -130,10 +127,8 @@ class ShuffledOrderRepeats(LoaderRule, code="TC503"):
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"{event.loader} ({sampler}) draws the samples of epoch {event.epoch} in the same "
-                "order as in the first epoch"
-            ),
+            message=f"{event.loader} ({sampler}) draws the samples of epoch {event.epoch} in the "
+            "same order as in the first epoch",
             expected="each epoch has its own order",
             observed=f"epoch {event.epoch} starts with samples {list(event.indices[:4])} again",
             likely_cause=cause,
@@ -197,10 +192,7 @@ class SamplerWeightsTooFew(EventRule, code="TC516", severity="error", aliases=("
     )
     fix = "Pass the weight of each sample's class: WeightedRandomSampler(weights[labels], n)."
     needs = BATCHES
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: set[tuple[int, str]] = set()
+    _seen: set[tuple[int, str]] = fresh(set)
 
     def judge(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or not event.weights:
@@ -213,13 +205,11 @@ class SamplerWeightsTooFew(EventRule, code="TC516", severity="error", aliases=("
         if event.weights >= event.dataset_size:
             return []
         observed = f"{event.weights} weights for {event.dataset_size} samples"
-        return [
-            self.violation(
-                event,
-                subject=Subject(api=DATA_LOADER, variable=event.loader),
-                symptom=Symptom.REPEATED_DATA,
-                message=f"{event.loader} draws only the first {event.weights} samples: {observed}",
-                expected="a weight for each sample",
-                observed=observed,
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"{event.loader} draws only the first {event.weights} samples: {observed}",
+            expected="a weight for each sample",
+            observed=observed,
+        )

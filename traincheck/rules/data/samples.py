@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traincheck.readings.losses import number
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event, StepEvent
@@ -53,11 +53,8 @@ class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
     )
     fix = "Return a copy of the sample that belongs to the index."
     needs = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._streaks: dict[tuple[str, str], _Streak] = {}
-        self._last: dict[tuple[str, str], Mapping[str, float]] = {}
+    _streaks: dict[tuple[str, str], _Streak] = fresh(dict)
+    _last: dict[tuple[str, str], Mapping[str, float]] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or len(set(event.indices)) < _ROWS:
@@ -87,20 +84,14 @@ class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
             streak.count += 1
             streak.first = streak.first or event
             if streak.count == _IN_A_ROW:
-                found.append(
-                    self.violation(
-                        streak.first,
-                        subject=Subject(api=DATA_LOADER, variable=streak.first.loader),
-                        symptom=Symptom.REPEATED_DATA,
-                        message=(
-                            f"{streak.first.loader} draws {streak.first.drawn} samples with "
-                            f"different indices, but {path} "
-                            "holds "
-                            "the same sample in all rows"
-                        ),
-                        expected="each index returns its own sample",
-                        observed=f"all {tensor.shape[0]} rows of {path} are equal",
-                    )
+                found += self.found(
+                    streak.first,
+                    subject=Subject(api=DATA_LOADER, variable=streak.first.loader),
+                    symptom=Symptom.REPEATED_DATA,
+                    message=f"{streak.first.loader} draws {streak.first.drawn} samples with "
+                    f"different indices, but {path} holds the same sample in all rows",
+                    expected="each index returns its own sample",
+                    observed=f"all {tensor.shape[0]} rows of {path} are equal",
                 )
         return found
 
@@ -178,10 +169,7 @@ class SampleRedrawn(LoaderRule, code="TC514", severity="info", aliases=("drawn-a
     )
     fix = "Draw without replacement (shuffle=True), unless this is intended."
     needs = BATCHES
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._epochs: dict[tuple[int, str], _Epoch] = {}
+    _epochs: dict[tuple[int, str], _Epoch] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent):
@@ -207,27 +195,20 @@ class SampleRedrawn(LoaderRule, code="TC514", severity="info", aliases=("drawn-a
                     continue
                 if key in self.training:
                     self.reported.add(key)
-                    found.append(self._violation(epoch.first, epoch))
+                    sampler = (epoch.first.sampler or "sampler").rpartition(".")[2]
+                    found += self.found(
+                        epoch.first,
+                        stage="train",
+                        subject=Subject(api=DATA_LOADER, variable=epoch.first.loader),
+                        symptom=Symptom.ADVICE,
+                        message=f"{epoch.first.loader} ({sampler}) draws samples of epoch "
+                        f"{epoch.number} again before all others were drawn",
+                        expected="each sample comes once in an epoch",
+                        observed=f"{epoch.again} draws of earlier samples, and {epoch.after} new "
+                        "samples later",
+                    )
             return found
         return []
-
-    def _violation(self, event: BatchEvent, epoch: _Epoch) -> Violation:
-        sampler = (event.sampler or "sampler").rpartition(".")[2]
-        return self.violation(
-            event,
-            stage="train",
-            subject=Subject(api=DATA_LOADER, variable=event.loader),
-            symptom=Symptom.ADVICE,
-            message=(
-                f"{event.loader} ({sampler}) draws samples of epoch {epoch.number} again "
-                "before all "
-                "others were drawn"
-            ),
-            expected="each sample comes once in an epoch",
-            observed=(
-                f"{epoch.again} draws of earlier samples, and {epoch.after} new samples later"
-            ),
-        )
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, STREAM, content_of
 from traincheck.schema.events import BatchEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -54,10 +54,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
         "worker.num_workers-th sample, starting with sample worker.id."
     )
     needs = BATCHES
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._epochs: dict[str, _Epoch] = {}
+    _epochs: dict[str, _Epoch] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or event.sampler != STREAM or event.workers < 2:  # noqa: PLR2004
@@ -117,10 +114,8 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
             event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"{event.loader} reads an IterableDataset with {event.workers} workers, and each "
-                f"yields all of it: {observed}"
-            ),
+            message=f"{event.loader} reads an IterableDataset with {event.workers} workers, and "
+            f"each yields all of it: {observed}",
             expected="each sample comes from one worker only",
             observed=observed,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule, content_of
 from traincheck.schema.claims import MIN_MATCHED_ELEMENTS, Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -62,15 +63,12 @@ class SameBatchOnEveryRank(LoaderRule, code="TC502", severity="error"):
     fix = "Build the training loader with sampler=DistributedSampler(dataset)."
     scope = "run"
     needs = BATCHES | Needs(calls=frozenset({DDP_INIT, DDP_FORWARD}), stats=frozenset({"batch"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ranks: set[int] = set()  # that wrap a model
-        self._open: dict[_Place, dict[int, _Given]] = {}
-        self._shared: dict[str, dict[tuple[str, ...], _Given]] = {}  # by loader, or model
-        self._differs: set[str] = set()
-        self._has_loader = False
-        self._calls: Counter[tuple[int, str]] = Counter()  # of models, in this step of a rank
+    _ranks: set[int] = fresh(set)  # that wrap a model
+    _open: dict[_Place, dict[int, _Given]] = fresh(dict)
+    _shared: dict[str, dict[tuple[str, ...], _Given]] = fresh(dict)  # by loader, or model
+    _differs: set[str] = fresh(set)
+    _has_loader = False
+    _calls: Counter[tuple[int, str]] = fresh(Counter)  # of models, in this step of a rank
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and event.api == DDP_INIT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event, StepEvent
@@ -53,11 +54,8 @@ class LabelsInOrder(LoaderRule, code="TC506"):
     )
     fix = "Build the training loader with shuffle=True."
     needs = BATCHES | Needs(stats=frozenset({"batch"}))
-
-    def __init__(self, classes: int = 3) -> None:
-        super().__init__()
-        self._classes = classes
-        self._runs: dict[tuple[str, str], _Run | None] = {}
+    classes: int = 3
+    _runs: dict[tuple[str, str], _Run | None] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent) and event.sampler == _SEQUENTIAL and event.epoch == 0:
@@ -88,30 +86,23 @@ class LabelsInOrder(LoaderRule, code="TC506"):
                     or (event.rank, loader) not in self.training
                 ):
                     continue
-                if len(run.classes) >= self._classes and run.is_sorted:
+                if len(run.classes) >= self.classes and run.is_sorted:
                     self.reported.add(loader)
-                    found.append(self._violation(run, path))
+                    first = run.first
+                    found += self.found(
+                        first,
+                        stage="train",
+                        subject=Subject(api=DATA_LOADER, variable=first.loader),
+                        symptom=Symptom.REPEATED_DATA,
+                        message=f"labels ({path}) of {first.loader} come in ascending order; most "
+                        "batches hold one class",
+                        expected="batches hold samples of all classes",
+                        observed=f"{run.narrow} of the first {run.batches} batches hold one class, "
+                        f"or one class and the next; {len(run.classes)} classes came one after the "
+                        "other",
+                    )
             return found
         return []
-
-    def _violation(self, run: _Run, path: str) -> Violation:
-        event = run.first
-        return self.violation(
-            event,
-            stage="train",
-            subject=Subject(api=DATA_LOADER, variable=event.loader),
-            symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"labels ({path}) of {event.loader} come in ascending order; most batches hold "
-                "one class"
-            ),
-            expected="batches hold samples of all classes",
-            observed=(
-                f"{run.narrow} of the first {run.batches} batches hold one class, or one class "
-                "and the next; "
-                f"{len(run.classes)} classes came one after the other"
-            ),
-        )
 
 
 @dataclass(slots=True)

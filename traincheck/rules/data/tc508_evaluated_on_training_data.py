@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -46,15 +46,12 @@ class EvaluatedOnTrainingData(BuiltInRule, code="TC508", severity="info"):
     likely_cause = "The evaluation loop iterates over {variables}, the training loader."
     fix = "Evaluate on a loader over held-out data."
     needs = BATCHES | Needs(calls=frozenset({Families.MODULE}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._batch: BatchEvent | None = None
-        self._is_evaluated = False
-        self._is_trained = False
-        self._trained: set[str] = set()
-        self._evaluated: dict[str, list[BatchEvent]] = {}
-        self._has_gap = False
+    _batch: BatchEvent | None = None
+    _is_evaluated = False
+    _is_trained = False
+    _trained: set[str] = fresh(set)
+    _evaluated: dict[str, list[BatchEvent]] = fresh(dict)
+    _has_gap = False
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -65,11 +66,8 @@ class RanksShareSamples(LoaderRule, code="TC512"):
     fix = "Build the training loader with sampler=DistributedSampler(dataset)."
     scope = "run"
     needs = BATCHES | Needs(calls=frozenset({DDP_INIT}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ranks: set[int] = set()  # that wrap a model
-        self._epochs: dict[str, _Epoch] = {}
+    _ranks: set[int] = fresh(set)  # that wrap a model
+    _epochs: dict[str, _Epoch] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and event.api == DDP_INIT:
@@ -132,44 +130,47 @@ class RanksShareSamples(LoaderRule, code="TC512"):
                 is_training = any((r, loader) in self.training for r in (rank, other))
                 if again * _RATIO <= shared.count and is_training:
                     self.reported.add(loader)
-                    found.append(self._violation(shared.first, (rank, other), shared))
+                    ranks = (rank, other)
+                    is_distributed = shared.first.sampler == _DISTRIBUTED
+                    cause = fix = ""
+                    if is_distributed:
+                        cause = (
+                            "The DistributedSampler of {variables} has another seed on each rank, "
+                            "or the data another order, so the parts of the ranks overlap."
+                        )
+                        fix = (
+                            "Use the same seed for DistributedSampler on all ranks, and data in "
+                            "the same order."
+                        )
+                    sampler = (shared.first.sampler or "none").rpartition(".")[2]
+                    if not is_distributed and not (shared.first.sampler or _OF_TORCH).startswith(
+                        _OF_TORCH
+                    ):
+                        cause = (
+                            f"Each rank takes its share of a different order: {sampler} draws the "
+                            "order with another seed on each rank, or before the generators of the "
+                            "ranks are synchronized."
+                        )
+                        fix = (
+                            "Draw the order from one seed on all ranks, after the seed is "
+                            "broadcast, and then take order[rank::world_size]. "
+                            "DistributedSampler(dataset, seed=...) does this."
+                        )
+                    found += self.found(
+                        shared.first,
+                        stage="train",
+                        subject=Subject(api=DATA_LOADER, variable=shared.first.loader),
+                        symptom=Symptom.REPEATED_DATA,
+                        message=f"ranks {ranks[0]} and {ranks[1]} train one model together, but "
+                        f"{shared.first.loader} (sampler {sampler}) gives both of them the same "
+                        "samples within an epoch",
+                        expected="each sample comes on one rank only",
+                        observed=f"{shared.count} samples of {len(shared.places)} batches came on "
+                        "both ranks",
+                        likely_cause=cause,
+                        fix=fix,
+                    )
         return found
-
-    def _violation(self, first: BatchEvent, ranks: tuple[int, int], shared: _Shared) -> Violation:
-        is_distributed = first.sampler == _DISTRIBUTED
-        cause = fix = ""
-        if is_distributed:
-            cause = (
-                "The DistributedSampler of {variables} has another seed on each rank, or the data "
-                "another order, so the parts of the ranks overlap."
-            )
-            fix = (
-                "Use the same seed for DistributedSampler on all ranks, and data in the same order."
-            )
-        sampler = (first.sampler or "none").rpartition(".")[2]
-        if not is_distributed and not (first.sampler or _OF_TORCH).startswith(_OF_TORCH):
-            cause = (
-                f"Each rank takes its share of a different order: {sampler} draws the order with "
-                "another seed on each rank, or before the generators of the ranks are synchronized."
-            )
-            fix = (
-                "Draw the order from one seed on all ranks, after the seed is broadcast, and then "
-                "take order[rank::world_size]. DistributedSampler(dataset, seed=...) does this."
-            )
-        return self.violation(
-            first,
-            stage="train",
-            subject=Subject(api=DATA_LOADER, variable=first.loader),
-            symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"ranks {ranks[0]} and {ranks[1]} train one model together, but {first.loader} "
-                f"(sampler {sampler}) gives both of them the same samples within an epoch"
-            ),
-            expected="each sample comes on one rank only",
-            observed=f"{shared.count} samples of {len(shared.places)} batches came on both ranks",
-            likely_cause=cause,
-            fix=fix,
-        )
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.loaders import identified
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -16,6 +16,23 @@ _MOST = 4096  # tensors of batches that are stored
 
 _Place = tuple[str, str]  # of a call, and the name of its argument
 _Origin = tuple[str, str]  # a loader, and the path of a tensor in its batches
+
+
+@dataclass(slots=True)
+class _Scan:
+    """One step: tensors of batches by origin, and the inputs of models and losses."""
+
+    leaves: dict[_Origin, set[str]] = field(default_factory=dict)
+    given: dict[_Place, set[str]] = field(default_factory=dict)
+    calls: dict[_Place, CallEvent] = field(default_factory=dict)
+
+    def fresh(self) -> set[str]:
+        """All tensors in the batches of this step."""
+        return set().union(*self.leaves.values())
+
+    def all_given(self) -> set[str]:
+        """All tensors that models and losses received."""
+        return set().union(*self.given.values())
 
 
 class BatchNotUsed(EventRule, code="TC517", severity="error"):
@@ -61,14 +78,11 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
         kinds=frozenset({"batch", "step"}),
         stats=TARGETED | {"batch"},
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now = _Scan()
-        self._last = _Scan()
-        self._came: dict[str, tuple[_Origin, int]] = {}  # fingerprint -> origin and batch
-        self._several: dict[_Origin, bool] = {}  # whether it had more than one tensor
-        self._rows: dict[_Place, _Row] = {}
+    _now = fresh(_Scan)
+    _last = fresh(_Scan)
+    _came: dict[str, tuple[_Origin, int]] = fresh(dict)  # fingerprint -> origin and batch
+    _several: dict[_Origin, bool] = fresh(dict)  # whether it had more than one tensor
+    _rows: dict[_Place, _Row] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         if self.is_over:
@@ -87,15 +101,15 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
             if not now.leaves or not now.given:
                 return []  # nothing was fetched, or nothing scanned
             last, self._last = self._last, now
-            fresh = now.fresh()
-            if not last.leaves or fresh <= last.fresh():
+            arrived = now.fresh()
+            if not last.leaves or arrived <= last.fresh():
                 return []
             self.triggered += 1
             again = {
                 place
                 for place, keys in now.given.items()
                 if keys <= last.given.get(place, set())
-                and keys.isdisjoint(fresh)
+                and keys.isdisjoint(arrived)
                 and keys <= self._came.keys()
                 and self._is_left_out(place, now, last)
             }
@@ -107,7 +121,19 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
                 self._rows[place] = row
                 if row.count >= _PROOF:
                     self.is_over = True
-                    return [self._violation(place, row.call, self._came[min(now.given[place])])]
+                    where, name = place
+                    (loader, leaf), number = self._came[min(now.given[place])]
+                    what = "the input" if name == "0" else name
+                    return self.found(
+                        row.call,
+                        subject=Subject(api=row.call.api, module=row.call.module),
+                        symptom=Symptom.REPEATED_DATA,
+                        message=f"{what} of {where} is the same tensor in each step while new "
+                        "batches arrive",
+                        expected=f"{what} comes from the batch of the step",
+                        observed=f"{what}, {leaf} of batch {number} of {loader}, was the same in "
+                        f"{_PROOF + 1} consecutive scans, and each time there was a new batch",
+                    )
             return []
         elif isinstance(event, CallEvent) and event.grad_enabled:
             self._call(event)
@@ -140,40 +166,6 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
             if is_kept or not given.isdisjoint(new or now.fresh()):
                 return False
         return True
-
-    def _violation(self, place: _Place, call: CallEvent, came: tuple[_Origin, int]) -> Violation:
-        where, name = place
-        (loader, path), index = came
-        what = "the input" if name == "0" else name
-        return self.violation(
-            call,
-            subject=Subject(api=call.api, module=call.module),
-            symptom=Symptom.REPEATED_DATA,
-            message=f"{what} of {where} is the same tensor in each step while new batches arrive",
-            expected=f"{what} comes from the batch of the step",
-            observed=(
-                f"{what}, {path} of batch {index} of {loader}, was the same in {_PROOF + 1} "
-                "consecutive "
-                "scans, and each time there was a new batch"
-            ),
-        )
-
-
-@dataclass(slots=True)
-class _Scan:
-    """One step: tensors of batches by origin, and the inputs of models and losses."""
-
-    leaves: dict[_Origin, set[str]] = field(default_factory=dict)
-    given: dict[_Place, set[str]] = field(default_factory=dict)
-    calls: dict[_Place, CallEvent] = field(default_factory=dict)
-
-    def fresh(self) -> set[str]:
-        """All tensors in the batches of this step."""
-        return set().union(*self.leaves.values())
-
-    def all_given(self) -> set[str]:
-        """All tensors that models and losses received."""
-        return set().union(*self.given.values())
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from traincheck.readings.provider import RunState, RunStates
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.shared.loaders import (
     BATCHES,
     DATA_LOADER,
@@ -149,10 +150,7 @@ class WorkersRepeatRandomDraws(
         "Seed the dataset's own generator in worker_init_fn from torch.initial_seed(), or create "
         "it from get_worker_info().seed at first use."
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: dict[tuple[int, str, int], dict[tuple[str, str, str], Worker]] = {}
+    _seen: dict[tuple[int, str, int], dict[tuple[str, str, str], Worker]] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
@@ -175,23 +173,18 @@ class WorkersRepeatRandomDraws(
                         f"workers {other.number} and {worker.number} start with the same state of "
                         f"{described(name)}"
                     )
-                    found.append(
-                        self.violation(
-                            worker.event,
-                            step=self._book.step(worker),
-                            rank=worker.rank,
-                            stage="train",
-                            subject=Subject(api=DATA_LOADER, variable=worker.loader),
-                            symptom=Symptom.REPEATED_DATA,
-                            message=(
-                                f"workers {other.number} and {worker.number} of {worker.loader} "
-                                "draw the same "
-                                f"random numbers from {described(name)}"
-                            ),
-                            expected="each worker draws its own numbers",
-                            observed=observed,
-                            evidence=(other.event, worker.event),
-                        )
+                    found += self.found(
+                        worker.event,
+                        step=self._book.step(worker),
+                        rank=worker.rank,
+                        stage="train",
+                        subject=Subject(api=DATA_LOADER, variable=worker.loader),
+                        symptom=Symptom.REPEATED_DATA,
+                        message=f"workers {other.number} and {worker.number} of {worker.loader} "
+                        f"draw the same random numbers from {described(name)}",
+                        expected="each worker draws its own numbers",
+                        observed=observed,
+                        evidence=(other.event, worker.event),
                     )
         return found
 
@@ -232,10 +225,7 @@ class EpochsRepeatRandomDraws(WorkerRule, code="TC505", aliases=("epochs-draw-th
         "on the epoch."
     )
     fix = "Seed workers from torch.initial_seed(), and do not reset the global seed in each epoch."
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: dict[tuple[int, str, int], Worker] = {}
+    _last: dict[tuple[int, str, int], Worker] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
@@ -259,26 +249,22 @@ class EpochsRepeatRandomDraws(WorkerRule, code="TC505", aliases=("epochs-draw-th
             ]
             if same and key[:2] not in self.reported:
                 self.reported.add(key[:2])
-                found.append(self._violation(same[0], before, worker))
+                generator = same[0]
+                observed = (
+                    f"worker {worker.number} starts with the same state of {described(generator)} "
+                    f"in epochs {before.epoch} and {worker.epoch}"
+                )
+                found += self.found(
+                    worker.event,
+                    step=self._book.step(worker),
+                    rank=worker.rank,
+                    stage="train",
+                    subject=Subject(api=DATA_LOADER, variable=worker.loader),
+                    symptom=Symptom.REPEATED_DATA,
+                    message=f"in epochs {before.epoch} and {worker.epoch}, worker {worker.number} "
+                    f"of {worker.loader} draws the same random numbers from {described(generator)}",
+                    expected="each epoch draws its own numbers",
+                    observed=observed,
+                    evidence=(before.event, worker.event),
+                )
         return found
-
-    def _violation(self, generator: str, before: Worker, worker: Worker) -> Violation:
-        observed = (
-            f"worker {worker.number} starts with the same state of {described(generator)} in "
-            f"epochs {before.epoch} and {worker.epoch}"
-        )
-        return self.violation(
-            worker.event,
-            step=self._book.step(worker),
-            rank=worker.rank,
-            stage="train",
-            subject=Subject(api=DATA_LOADER, variable=worker.loader),
-            symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"in epochs {before.epoch} and {worker.epoch}, worker {worker.number} of "
-                f"{worker.loader} draws the same random numbers from {described(generator)}"
-            ),
-            expected="each epoch draws its own numbers",
-            observed=observed,
-            evidence=(before.event, worker.event),
-        )

@@ -14,7 +14,7 @@ from traincheck.rules.base.model_rule import (
     about,
     model_of,
 )
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
@@ -56,10 +56,7 @@ class UnalignedSize(ModelRule, code="TC901", severity="info"):
     title = "Sizes of inner layers do not match the tiles of tensor cores"
     likely_cause = "The sizes were chosen without regard to the tiles of the hardware."
     fix = "Round hidden sizes up to a multiple of 8."
-
-    def __init__(self, multiple: int = 8) -> None:
-        super().__init__()
-        self._multiple = multiple
+    multiple: int = 8
 
     def judge(self, model: Model) -> Iterable[Advice]:
         if not model.is_on_cuda or not _HALF & set(model.dtypes):
@@ -69,11 +66,11 @@ class UnalignedSize(ModelRule, code="TC901", severity="info"):
         odd = [
             path
             for path, facts in layers[1:-1]  # the data determines the input and output sizes
-            if any(facts.get(key, 0) % self._multiple for key in _SIZES)
+            if any(facts.get(key, 0) % self.multiple for key in _SIZES)
         ]
         yield Advice(
             odd,
-            expected=f"sizes of inner layers are multiples of {self._multiple}",
+            expected=f"sizes of inner layers are multiples of {self.multiple}",
             observed="inputs or outputs are not a multiple of 8",
         )
 
@@ -162,18 +159,15 @@ class FullPrecisionOnGpu(BuiltInRule, code="TC903", severity="info"):
     likely_cause = "Neither autocast nor a half-precision model is used."
     fix = "Run forward and loss under torch.autocast('cuda', dtype=torch.bfloat16)."
     needs = MODELS | Needs(calls=frozenset({Families.MODULE}), kinds=frozenset({"step"}))
-
-    def __init__(self, share: float = 0.9) -> None:
-        super().__init__()
-        self._share = share
-        self._models: dict[str, Model] = {}
-        self._steps: dict[str, int] = {}
-        self._called: set[str] = set()
+    share: float = 0.9
+    _models: dict[str, Model] = fresh(dict)
+    _steps: dict[str, int] = fresh(dict)
+    _called: set[str] = fresh(set)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)
         if model is not None:
-            if model.is_on_cuda and model.dtypes.get("float32", 0) > self._share * sum(
+            if model.is_on_cuda and model.dtypes.get("float32", 0) > self.share * sum(
                 model.dtypes.values()
             ):
                 self._models[model.name] = model

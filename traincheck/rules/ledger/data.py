@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, LoaderRule
 from traincheck.schema.events import BatchEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -71,11 +71,8 @@ class DrawnOrderLost(LoaderRule, code="TC072"):
     )
     fix = "Keep the permutation in a list or in dict.fromkeys(...), which keep the order."
     needs = BATCHES | needs_of(EpochOrder)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._orders: dict[tuple[int, str], _Order] = {}
-        self._found: dict[tuple[int, str], Violation] = {}
+    _orders: dict[tuple[int, str], _Order] = fresh(dict)
+    _found: dict[tuple[int, str], Violation] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, BatchEvent):
@@ -100,7 +97,20 @@ class DrawnOrderLost(LoaderRule, code="TC072"):
                     and _is_sorted(order.first[: order.place])
                 ):
                     self.reported.add(key)
-                    found.append(self._violation(order))
+                    start = order.start
+                    assert start is not None  # set at the beginning of each later epoch
+                    sampler = (start.sampler or "sampler").rpartition(".")[2]
+                    generators = ", ".join(order.drawn)
+                    found += self.found(
+                        start,
+                        subject=Subject(api=DATA_LOADER, variable=start.loader),
+                        symptom=Symptom.REPEATED_DATA,
+                        message=f"{start.loader} ({sampler}) draws a random order and has the same "
+                        "one again",
+                        expected="each epoch has its own order",
+                        observed=f"{sampler} draws from {generators}, and epoch {start.epoch} "
+                        f"begins with samples {list(start.indices[:4])} again",
+                    )
             return found
         epoch = observed(event, EpochOrder)
         known = None if epoch is None else self._orders.get((event.rank, epoch.loader))
@@ -129,23 +139,6 @@ class DrawnOrderLost(LoaderRule, code="TC072"):
         end = order.place + len(event.indices)
         order.agrees &= whole and order.first[order.place : end] == list(event.indices)
         order.place = end
-
-    def _violation(self, order: _Order) -> Violation:
-        start = order.start
-        assert start is not None  # set at the beginning of each later epoch
-        sampler = (start.sampler or "sampler").rpartition(".")[2]
-        generators = ", ".join(order.drawn)
-        return self.violation(
-            start,
-            subject=Subject(api=DATA_LOADER, variable=start.loader),
-            symptom=Symptom.REPEATED_DATA,
-            message=f"{start.loader} ({sampler}) draws a random order and has the same one again",
-            expected="each epoch has its own order",
-            observed=(
-                f"{sampler} draws from {generators}, and epoch {start.epoch} begins with samples "
-                f"{list(start.indices[:4])} again"
-            ),
-        )
 
 
 def _is_sorted(order: Sequence[int]) -> bool:
@@ -213,9 +206,7 @@ class DatasetWrittenWhenRead(EventRule, code="TC073"):
             symptom=Symptom.REPEATED_DATA,
             message=f"reading a sample of {name} changes {found.attribute}",
             expected="an index gives the same values in each epoch",
-            observed=(
-                f"in epoch {found.epoch}, fetching changes {found.written} of {found.watched} "
-                f"items in {name}.{found.attribute}; {seen}"
-            ),
+            observed=f"in epoch {found.epoch}, fetching changes {found.written} of {found.watched} "
+            f"items in {name}.{found.attribute}; {seen}",
         )
         return [violation]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from traincheck.readings.optimizers import Course
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
@@ -149,10 +149,7 @@ class RateOverwrittenByScheduler(EventRule, code="TC069"):
         "scheduler.step() and before optimizer.step()."
     )
     needs = Needs(calls=frozenset({Families.SCHEDULER_STEP})) | needs_of(OverwrittenRates)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._times: Counter[str] = Counter()
+    _times: Counter[str] = fresh(Counter)
 
     def judge(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, CallEvent):
@@ -172,10 +169,8 @@ class RateOverwrittenByScheduler(EventRule, code="TC069"):
             symptom=Symptom.SCHEDULE,
             message=f"{name} overwrites the rates that the program writes to {found.owner}",
             expected="an update uses the rate that was written",
-            observed=(
-                f"a rate of {written:g} was written after the update with {used:g}, and "
-                f"{name}.step() set {scheduled:g}; {_TIMES} times so far"
-            ),
+            observed=f"a rate of {written:g} was written after the update with {used:g}, and "
+            f"{name}.step() set {scheduled:g}; {_TIMES} times so far",
         )
         return [violation]
 
@@ -242,9 +237,7 @@ class RateDecayedToNothing(InForceRule, code="TC074"):
             symptom=Symptom.SCHEDULE,
             message=f"the learning rate of {course.label} falls to almost zero",
             expected=f"a rate that is not far below {first:g}",
-            observed=(
-                f"the rate of {course.label}{line(course.made.where)} falls from {first:g} to "
-                f"{last:.2g}, below a millionth in the last {faint} of {course.updates} updates"
-            ),
+            observed=f"the rate of {course.label}{line(course.made.where)} falls from {first:g} to "
+            f"{last:.2g}, below a millionth in the last {faint} of {course.updates} updates",
             evidence=(course.made, event),
         )

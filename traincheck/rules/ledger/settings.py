@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.readings.optimizers import Course, Load
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent
@@ -85,16 +85,14 @@ class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
                         f"{name}={first.before}{line(course.made.where)}"
                         f" and {how} {first.loaded} of the checkpoint{several}"
                     )
-                    found.append(
-                        self.violation(
-                            load.mark,
-                            subject=subject(course),
-                            symptom=Symptom.SCHEDULE,
-                            message=f"the load replaces {name} of {course.label}{line(load.where)}",
-                            expected=f"{name}={first.before}, as asked for",
-                            observed=observed,
-                            evidence=(course.made, load.mark),
-                        )
+                    found += self.found(
+                        load.mark,
+                        subject=subject(course),
+                        symptom=Symptom.SCHEDULE,
+                        message=f"the load replaces {name} of {course.label}{line(load.where)}",
+                        expected=f"{name}={first.before}, as asked for",
+                        observed=observed,
+                        evidence=(course.made, load.mark),
                     )
         return found
 
@@ -190,11 +188,8 @@ class SettingWrittenElsewhere(BuiltInRule, code="TC066"):
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"optimizer", "step"})
     ) | needs_of(IneffectiveWrite)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made: dict[str, OptimizerEvent] = {}
-        self._found: dict[tuple[str, str], Violation] = {}
+    _made: dict[str, OptimizerEvent] = fresh(dict)
+    _found: dict[tuple[str, str], Violation] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, OptimizerEvent):
@@ -209,17 +204,11 @@ class SettingWrittenElsewhere(BuiltInRule, code="TC066"):
             return ()
         made = self._made.get(found.owner)
         label = found.owner if made is None else f"{found.owner} ({made.cls.rpartition('.')[2]})"
-        self._found[key] = violation = self._violation(event, found, label, made)
-        return [violation]
-
-    def _violation(
-        self, event: Event, found: IneffectiveWrite, label: str, made: OptimizerEvent | None
-    ) -> Violation:
         observed_text = (
             f"{found.name} of {label} is set to {found.written} in {_PLACES[found.place]}"
             f"{line(found.where)}, and stays {found.in_force}"
         )
-        return self.violation(
+        self._found[key] = violation = self.violation(
             event,
             subject=Subject(api=Families.OPTIMIZER_STEP, variable=found.owner),
             symptom=Symptom.SCHEDULE,
@@ -228,3 +217,4 @@ class SettingWrittenElsewhere(BuiltInRule, code="TC066"):
             observed=observed_text,
             evidence=(event,) if made is None else (made, event),
         )
+        return [violation]

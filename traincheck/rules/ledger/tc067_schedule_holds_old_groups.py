@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Symptom, Violation
@@ -50,10 +51,7 @@ class ScheduleHoldsOldGroups(InForceRule, code="TC067"):
     )
     needs = InForceRule.needs | needs_of(IneffectiveWrite)
     observes = needs_of(IneffectiveWrite)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: dict[str, tuple[MarkEvent, IneffectiveWrite]] = {}
+    _found: dict[str, tuple[MarkEvent, IneffectiveWrite]] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         found = observed(event, IneffectiveWrite)
@@ -76,15 +74,13 @@ class ScheduleHoldsOldGroups(InForceRule, code="TC067"):
                 f"{course.label}; {found.name} is set to {found.written} in an old group, and "
                 f"updates use {found.in_force}"
             )
-            result.append(
-                self.violation(
-                    mark,
-                    subject=subject(course),
-                    symptom=Symptom.SCHEDULE,
-                    message=f"{found.name} is written to an old group of {course.label}",
-                    expected=f"{found.name} is written to the groups that {course.label} uses",
-                    observed=observed_text,
-                    evidence=(course.made, mark),
-                )
+            result += self.found(
+                mark,
+                subject=subject(course),
+                symptom=Symptom.SCHEDULE,
+                message=f"{found.name} is written to an old group of {course.label}",
+                expected=f"{found.name} is written to the groups that {course.label} uses",
+                observed=observed_text,
+                evidence=(course.made, mark),
             )
         return result

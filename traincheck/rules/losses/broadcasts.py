@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 from traincheck.readings.losses import as_loss, given, loss_needs
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -173,15 +173,12 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
     needs = needs_of(LossBroadcast) | Needs(
         calls=frozenset({Families.BACKWARD, Families.MODULE}), kinds=frozenset({"batch", "step"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sizes: set[int] = set()  # sizes of batches and model inputs
-        self._calls: Counter[str | None] = Counter()  # an agent: a call per row
-        self._before: dict[str, _Record] = {}  # by stream, before the backward pass
-        self._records: list[tuple[CallEvent, _Record]] = []
-        self._first: dict[object, Violation] = {}
-        self._steps: Counter[object] = Counter()
+    _sizes: set[int] = fresh(set)  # sizes of batches and model inputs
+    _calls: Counter[str | None] = fresh(Counter)  # an agent: a call per row
+    _before: dict[str, _Record] = fresh(dict)  # by stream, before the backward pass
+    _records: list[tuple[CallEvent, _Record]] = fresh(list)
+    _first: dict[object, Violation] = fresh(dict)
+    _steps: Counter[object] = fresh(Counter)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
@@ -194,7 +191,22 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
                 for pairs in _pairs(broadcasts):
                     if pairs.size in sizes:
                         place = call.where, pairs.name, len(pairs.given)
-                        found.setdefault(place, self._violation(call, mark, pairs))
+                        other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
+                        word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
+                        found.setdefault(
+                            place,
+                            self.violation(
+                                mark,
+                                subject=Subject(api=call.api),
+                                symptom=Symptom.LOSS_INPUT,
+                                message=f"{word} in a loss is taken over all pairs of {pairs.size} "
+                                "samples",
+                                expected=f"the same shape for both, with {pairs.size} elements",
+                                observed=f"{word} of {[*pairs.given]} and a tensor such as {other} "
+                                f"gives {[*pairs.shape]}",
+                                evidence=(call,),
+                            ),
+                        )
             self._steps.update(found.keys())
             self._first = {**found, **self._first}
             return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
@@ -214,21 +226,6 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
 
     def _count(self, values: Mapping[str, Any]) -> None:
         self._sizes.update(t.shape[0] for t in tensors_in(values).values() if t.shape)
-
-    def _violation(self, call: CallEvent, mark: Event, pairs: _Pairs) -> Violation:
-        other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
-        word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
-        return self.violation(
-            mark,
-            subject=Subject(api=call.api),
-            symptom=Symptom.LOSS_INPUT,
-            message=f"{word} in a loss is taken over all pairs of {pairs.size} samples",
-            expected=f"the same shape for both, with {pairs.size} elements",
-            observed=(
-                f"{word} of {[*pairs.given]} and a tensor such as {other} gives {[*pairs.shape]}"
-            ),
-            evidence=(call,),
-        )
 
 
 def _pairs(broadcasts: LossBroadcast) -> list[_Pairs]:

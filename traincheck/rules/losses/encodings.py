@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traincheck.readings import recorded
 from traincheck.readings.losses import CROSS_ENTROPY, F, as_loss, given, loss_needs, number
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
@@ -63,10 +63,7 @@ class ZeroLabelInMarginLoss(EventRule, code="TC334", aliases=("labels-of-zero",)
     )
     fix = "Pass 2 * target - 1 as target."
     needs = loss_needs(*_OF_ZERO)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: dict[str, _Seen] = {}
+    _seen: dict[str, _Seen] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         call = as_loss(event, _OF_ZERO)
@@ -145,12 +142,9 @@ class MultiLabelCrossEntropy(EventRule, code="TC335", aliases=("several-classes"
     likely_cause = "The labels do not exclude each other: {observed}."
     fix = "Use BCEWithLogitsLoss, or divide the rows by their sum."
     needs = loss_needs(CROSS_ENTROPY) | Needs(calls=frozenset({Families.MODULE}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._inputs: set[str] = set()  # fingerprints of model inputs in this step
-        self._first: dict[str | None, tuple[CallEvent, float]] = {}
-        self._counts: Counter[str | None] = Counter()  # by module of the loss
+    _inputs: set[str] = fresh(set)  # fingerprints of model inputs in this step
+    _first: dict[str | None, tuple[CallEvent, float]] = fresh(dict)
+    _counts: Counter[str | None] = fresh(Counter)  # by module of the loss
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
@@ -51,13 +51,9 @@ class SpectralNormBeforeTraining(StepRule, code="TC305"):
         | MODES
         | Needs(states=frozenset({"buffer@new"}), kinds=frozenset({"checkpoint"}))
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._trained: set[str] = set()
-        self._early: dict[
-            str, Violation
-        ] = {}  # models evaluated first whose layers are unknown yet
+    _trained: set[str] = fresh(set)
+    # Models evaluated first whose layers are unknown yet
+    _early: dict[str, Violation] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:
@@ -151,12 +147,9 @@ class InitializedRepeatedly(
     needs = Needs(
         calls=RANDOM_INITS, states=frozenset({"parameter@new"}), kinds=frozenset({"step"})
     )
-
-    def __init__(self, times: int = 4) -> None:
-        super().__init__()
-        self._times = times
-        self._counts: Counter[tuple[int, str]] = Counter()
-        self._names: dict[int, str] = {}
+    times: int = 4
+    _counts: Counter[tuple[int, str]] = fresh(Counter)
+    _names: dict[int, str] = fresh(dict)
 
     def observe(self, event: Event) -> list[Violation]:
         if self.is_over:
@@ -172,19 +165,17 @@ class InitializedRepeatedly(
             self.triggered += any(identity in self._names for identity, _ in self._counts)
             found = []
             for (identity, api), count in sorted(self._counts.items()):
-                if count >= self._times and identity in self._names:
+                if count >= self.times and identity in self._names:
                     name = self._names[identity]
                     function = api.rpartition(".")[2]
-                    found.append(
-                        self.violation(
-                            event,
-                            stage="init",
-                            subject=Subject(api=api, variable=name),
-                            symptom=Symptom.ADVICE,
-                            message=f"{function} initializes {name} {count} times",
-                            expected="at most one initialization after the constructor's",
-                            observed=f"{count} calls of {function}",
-                        )
+                    found += self.found(
+                        event,
+                        stage="init",
+                        subject=Subject(api=api, variable=name),
+                        symptom=Symptom.ADVICE,
+                        message=f"{function} initializes {name} {count} times",
+                        expected="at most one initialization after the constructor's",
+                        observed=f"{count} calls of {function}",
                     )
             return found
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from traincheck.readings.modal_modules import AUXILIARY, AuxiliaryModels
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -58,10 +58,7 @@ class InitialNormStatistics(EventRule, code="TC307"):
         "the evaluation."
     )
     needs = AUXILIARY
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
+    _models: defaultdict[int, AuxiliaryModels] = fresh(lambda: defaultdict(AuxiliaryModels))
 
     def judge(self, event: Event) -> list[Violation]:
         call = observed(event, AuxiliaryInitialNorms)
@@ -72,20 +69,16 @@ class InitialNormStatistics(EventRule, code="TC307"):
         if not model.has_moved or model.name in self.reported:
             return []
         self.reported.add(model.name)
-        return [
-            self.violation(
-                event,
-                stage="eval",
-                subject=Subject(module=model.name),
-                symptom=Symptom.STATE_UNCHANGED,
-                message=(
-                    f"{model.name} is evaluated; its weights have changed, but its batch norms "
-                    "have not"
-                ),
-                expected="running statistics that were updated or copied like the weights",
-                observed="running_mean is 0 and running_var is 1, from no batch",
-            )
-        ]
+        return self.found(
+            event,
+            stage="eval",
+            subject=Subject(module=model.name),
+            symptom=Symptom.STATE_UNCHANGED,
+            message=f"{model.name} is evaluated; its weights have changed, but its batch norms "
+            "have not",
+            expected="running statistics that were updated or copied like the weights",
+            observed="running_mean is 0 and running_var is 1, from no batch",
+        )
 
 
 class StaleNormStatistics(BuiltInRule, code="TC308"):
@@ -123,12 +116,9 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
     likely_cause = "update_bn was not called: running statistics are copied, not averaged."
     fix = "Call torch.optim.swa_utils.update_bn(loader, {subject}) before the evaluation."
     needs = AUXILIARY | Needs(kinds=frozenset({"step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._evaluated: dict[tuple[int, str], Event] = {}
-        self._updated: set[tuple[int, str]] = set()
-        self._is_sampled = False
+    _evaluated: dict[tuple[int, str], Event] = fresh(dict)
+    _updated: set[tuple[int, str]] = fresh(set)
+    _is_sampled = False
 
     def observe(self, event: Event) -> list[Violation]:
         """Report nothing yet: update_bn may still follow before the last evaluation."""
@@ -152,12 +142,10 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
                 stage="eval",
                 subject=Subject(module=model),
                 symptom=Symptom.STATE_UNCHANGED,
-                message=(
-                    f"{model} is a mean of weights, but its batch norms were never updated for it"
-                ),
-                expected=(
-                    "a pass over training data in training mode (update_bn) before the evaluation"
-                ),
+                message=f"{model} is a mean of weights, but its batch norms were never updated for "
+                "it",
+                expected="a pass over training data in training mode (update_bn) before the "
+                "evaluation",
                 observed="running statistics copied from the last averaged model",
             )
             for (rank, model), event in self._evaluated.items()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from traincheck.readings.modal_modules import AUXILIARY
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, Forward, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
-from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
@@ -68,28 +67,26 @@ class DropoutInEvaluation(StepRule, code="TC303"):
                         for name in parameter.names
                     ):
                         self.reported.add(path)
-                        found.append(self._violation(path, call, facts))
+                        name = call.api.rpartition(".")[2]
+                        p = call.args.get("dropout_p", call.args.get("p"))
+                        # A module outside the model: its mode is known, but not its path
+                        is_unowned = call.module is None and call.training is True
+                        by = (
+                            ", in a layer that eval() does not reach because it is not a submodule "
+                        )
+                        by = f"{by}of the model" if is_unowned else ""
+                        found += self.proven(
+                            facts,
+                            subject=Subject(api=call.api, module=path),
+                            symptom=Symptom.WRONG_VALUE,
+                            message=f"{path} is in evaluation mode and calls {name}() that drops "
+                            f"with p={p}{by}",
+                            expected=f"{name}() drops nothing in evaluation mode",
+                            observed=f"{name}() drops with p={p}{by}",
+                            evidence=(call,),
+                        )
             self.triggered += bool(forward.idle) and not forward.is_training
         return found
-
-    def _violation(self, path: str, call: CallEvent, facts: StepFacts) -> Violation:
-        name = call.api.rpartition(".")[2]
-        p = call.args.get("dropout_p", call.args.get("p"))
-        # A module outside the model: its mode is known, but not its path
-        is_unowned = call.module is None and call.training is True
-        by = (
-            ", in a layer that eval() does not reach because it is not a submodule of the model"
-            * is_unowned
-        )
-        return self.proof(
-            facts,
-            subject=Subject(api=call.api, module=path),
-            symptom=Symptom.WRONG_VALUE,
-            message=f"{path} is in evaluation mode and calls {name}() that drops with p={p}{by}",
-            expected=f"{name}() drops nothing in evaluation mode",
-            observed=f"{name}() drops with p={p}{by}",
-            evidence=(call,),
-        )
 
 
 _CONFIRMED = 2
@@ -130,11 +127,8 @@ class PartLeftInEvalMode(StepRule, code="TC304"):
     )
     fix = "Call train() on the whole model after evaluation."
     needs = DISCOVERY | GRADIENTS | MODES
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._active: set[str] = set()
-        self._streaks: dict[str, Streak] = {}
+    _active: set[str] = fresh(set)
+    _streaks: dict[str, Streak] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -168,22 +162,18 @@ class PartLeftInEvalMode(StepRule, code="TC304"):
                 continue
             streak = extend(self._streaks, path, facts.event.step)
             if streak.count == _CONFIRMED:
-                found.append(self._violation(path, call, streak, forward, facts))
+                found += self.proven(
+                    facts,
+                    step=streak.first,
+                    subject=Subject(module=path),
+                    symptom=Symptom.EVAL_MODE,
+                    message=f"{path} is in evaluation mode while {forward.path} around it is "
+                    "trained",
+                    expected=f"{path} in training mode, as in the previous steps",
+                    observed=f"the dropout of {path} is off",
+                    evidence=(call, forward.call),
+                )
         return found
-
-    def _violation(
-        self, path: str, call: CallEvent, streak: Streak, forward: Forward, facts: StepFacts
-    ) -> Violation:
-        return self.proof(
-            facts,
-            step=streak.first,
-            subject=Subject(module=path),
-            symptom=Symptom.EVAL_MODE,
-            message=f"{path} is in evaluation mode while {forward.path} around it is trained",
-            expected=f"{path} in training mode, as in the previous steps",
-            observed=f"the dropout of {path} is off",
-            evidence=(call, forward.call),
-        )
 
 
 _SCANS = 8  # scans before the model counts as unchanged
@@ -249,20 +239,16 @@ class FrozenModelInTrainingMode(StepRule, code="TC306"):
             active = forward.active
             if active:
                 self.reported.add(forward.path)
-                found.append(self._violation(forward, active, model.first, facts))
+                path = forward.path
+                found += self.proven(
+                    facts,
+                    step=model.first,
+                    subject=Subject(module=path),
+                    symptom=Symptom.TRAINING_MODE,
+                    message=f"{path} is not trained and is used without gradients, but in training "
+                    "mode",
+                    expected=f"{path} in evaluation mode, as no optimizer holds any of it",
+                    observed=f"layers that behave as in training: {joined(active)}",
+                    evidence=(forward.call,),
+                )
         return found
-
-    def _violation(
-        self, forward: Forward, active: list[str], first: int | None, facts: StepFacts
-    ) -> Violation:
-        path = forward.path
-        return self.proof(
-            facts,
-            step=first,
-            subject=Subject(module=path),
-            symptom=Symptom.TRAINING_MODE,
-            message=f"{path} is not trained and is used without gradients, but in training mode",
-            expected=f"{path} in evaluation mode, as no optimizer holds any of it",
-            observed=f"layers that behave as in training: {joined(active)}",
-            evidence=(forward.call,),
-        )

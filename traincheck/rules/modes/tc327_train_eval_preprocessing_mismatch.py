@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.readings.losses import number
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.rules.shared.batches import is_image
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Topic, Violation
@@ -65,10 +65,7 @@ class TrainEvalPreprocessingMismatch(
     likely_cause = "One of two transforms may lack a step: {observed}, {expected}."
     fix = "Use the same normalization for training and for evaluation."
     needs = needs_of(ModelInputs)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sides: dict[_Key, _Sides] = {}
+    _sides: dict[_Key, _Sides] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         given, found = observed(event, ModelInputs), []
@@ -90,21 +87,19 @@ class TrainEvalPreprocessingMismatch(
             sides.is_image &= is_image(tensor)
             if given.model not in self.reported and sides.differ():
                 self.reported.add(given.model)
-                found.append(self._violation(event, given.model, name, sides))
+                training, evaluation = _text(sides.training), _text(sides.evaluation)
+                found += self.found(
+                    event,
+                    stage="eval",
+                    subject=Subject(module=given.model),
+                    symptom=Symptom.WRONG_VALUE,
+                    topic=Topic.MODE,
+                    message=f"argument {name} of {given.model} is scaled differently than in "
+                    "training",
+                    expected=f"in training {training}",
+                    observed=f"in evaluation {evaluation}",
+                )
         return found
-
-    def _violation(self, event: Event, model: str, name: str, sides: _Sides) -> Violation:
-        training, evaluation = _text(sides.training), _text(sides.evaluation)
-        return self.violation(
-            event,
-            stage="eval",
-            subject=Subject(module=model),
-            symptom=Symptom.WRONG_VALUE,
-            topic=Topic.MODE,
-            message=f"argument {name} of {model} is scaled differently than in training",
-            expected=f"in training {training}",
-            observed=f"in evaluation {evaluation}",
-        )
 
 
 class _Stats(NamedTuple):

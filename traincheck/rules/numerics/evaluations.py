@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from traincheck.readings import recorded
 from traincheck.readings.losses import F, loss_needs
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -53,12 +53,9 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
     likely_cause = "{observed}."
     fix = "Stop at the best evaluation; more data, augmentation, weight decay or dropout help."
     needs = Needs(calls=_FITTED_LOSSES, kinds=frozenset({"step"}))
-
-    def __init__(self, worse: int = 4, margin: float = 0.1) -> None:
-        super().__init__()
-        self.worse = worse
-        self.margin = margin
-        self._series: dict[str, _Series] = {}
+    worse: int = 4
+    margin: float = 0.1
+    _series: dict[str, _Series] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if self.is_over or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
@@ -92,21 +89,17 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
         if not (rises and falls and past[-1][2] > (1 + self.margin) * best[2]):
             return ()
         self.is_over = True
-        return [
-            self.violation(
-                event,
-                step=best[0],
-                stage="eval",
-                subject=Subject(api=event.api),
-                symptom=Symptom.NOT_LEARNING,
-                message="evaluation gets worse while the training loss falls",
-                expected="an evaluation loss that follows the training loss",
-                observed=(
-                    f"the evaluation loss rose from {best[2]:.4g} to {past[-1][2]:.4g} since "
-                    f"step {best[0]}, while the training loss fell to {past[-1][1]:.4g}"
-                ),
-            )
-        ]
+        return self.found(
+            event,
+            step=best[0],
+            stage="eval",
+            subject=Subject(api=event.api),
+            symptom=Symptom.NOT_LEARNING,
+            message="evaluation gets worse while the training loss falls",
+            expected="an evaluation loss that follows the training loss",
+            observed=f"the evaluation loss rose from {best[2]:.4g} to {past[-1][2]:.4g} since step "
+            f"{best[0]}, while the training loss fell to {past[-1][1]:.4g}",
+        )
 
 
 @dataclass(slots=True)
@@ -180,13 +173,10 @@ class EvaluationNotFinite(EventRule, code="TC716"):
         "labels, and the last batch, which may be shorter."
     )
     needs = loss_needs(*sorted(_EVALUATED_LOSSES), numbers=False)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._broken: CallEvent | None = None  # the first one since the last step ended
-        self._has_evaluated = False
-        self._first: CallEvent | None = None
-        self._count = 0
+    _broken: CallEvent | None = None  # the first one since the last step ended
+    _has_evaluated = False
+    _first: CallEvent | None = None
+    _count = 0
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
@@ -211,17 +201,15 @@ class EvaluationNotFinite(EventRule, code="TC716"):
             if self._count < _IN_A_ROW or self.is_over or self._first is None:
                 return []
             self.is_over = True
-            return [self._violation(self._first, broken)]
+            first = self._first
+            name = first.api.removeprefix(F)
+            return self.found(
+                first,
+                subject=Subject(api=first.api),
+                symptom=Symptom.NON_FINITE,
+                message=f"{name} is not finite in two consecutive evaluations, but is in training",
+                expected="finite losses in evaluations, as in training",
+                observed=f"{name} returns NaN or infinity",
+                evidence=(first, broken),
+            )
         return []
-
-    def _violation(self, first: CallEvent, last: CallEvent) -> Violation:
-        name = first.api.removeprefix(F)
-        return self.violation(
-            first,
-            subject=Subject(api=first.api),
-            symptom=Symptom.NON_FINITE,
-            message=f"{name} is not finite in two consecutive evaluations, but is in training",
-            expected="finite losses in evaluations, as in training",
-            observed=f"{name} returns NaN or infinity",
-            evidence=(first, last),
-        )

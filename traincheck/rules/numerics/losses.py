@@ -7,6 +7,7 @@ import statistics
 from collections import deque
 
 from traincheck.readings.step_facts import DISCOVERY, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import losses
 from traincheck.schema.claims import Needs
@@ -54,12 +55,9 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
     needs: Needs = DISCOVERY | Needs(
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP, Families.SCALER_STEP})
     )
-
-    def __init__(self, window: int = 400) -> None:
-        super().__init__()
-        self.window = window
-        self._values: deque[float] = deque(maxlen=self.window)
-        self._first: int | None = None
+    window: int = 400
+    _values: deque[float] = fresh(deque)
+    _first: int | None = None
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if self.is_over or facts.is_gap or not facts.updates():
@@ -85,17 +83,15 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
         before, after = statistics.median(values[:part]), statistics.median(values[-part:])
         if after < before or min(values) < 0:
             return []
-        return [
-            self.proof(
-                facts,
-                step=self._first,
-                subject=Subject(api=Families.BACKWARD),
-                symptom=Symptom.NOT_LEARNING,
-                message=f"the loss is no better after {self.window} optimizer steps",
-                expected="a median loss that falls",
-                observed=f"a median loss of {before:.4g} at first and {after:.4g} at last",
-            )
-        ]
+        return self.proven(
+            facts,
+            step=self._first,
+            subject=Subject(api=Families.BACKWARD),
+            symptom=Symptom.NOT_LEARNING,
+            message=f"the loss is no better after {self.window} optimizer steps",
+            expected="a median loss that falls",
+            observed=f"a median loss of {before:.4g} at first and {after:.4g} at last",
+        )
 
 
 class ConstantLoss(StepRule, code="TC711"):
@@ -139,13 +135,10 @@ class ConstantLoss(StepRule, code="TC711"):
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@hand"}),
     )
-
-    def __init__(self, steps: int = 20) -> None:
-        super().__init__()
-        self.steps = steps
-        self._count = 0
-        self._first: int | None = None
-        self._values: list[float] = []
+    steps: int = 20
+    _count = 0
+    _first: int | None = None
+    _values: list[float] = fresh(list)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if self.is_over or facts.is_gap or not (facts.updates() or facts.by_hand):
@@ -165,15 +158,13 @@ class ConstantLoss(StepRule, code="TC711"):
             return []
         self.is_over = True
         self.triggered += 1
-        return [
-            self.proof(
-                facts,
-                step=self._first,
-                subject=Subject(api=Families.BACKWARD),
-                symptom=Symptom.NOT_LEARNING,
-                message="the loss does not change between steps, not even with the batch",
-                expected="a loss that differs between batches",
-                observed=f"a loss of {values[-1]!r} in each of {self._count} steps",
-                evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],
-            )
-        ]
+        return self.proven(
+            facts,
+            step=self._first,
+            subject=Subject(api=Families.BACKWARD),
+            symptom=Symptom.NOT_LEARNING,
+            message="the loss does not change between steps, not even with the batch",
+            expected="a loss that differs between batches",
+            observed=f"a loss of {values[-1]!r} in each of {self._count} steps",
+            evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],
+        )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from traincheck.readings import recorded
 from traincheck.readings.losses import bounds
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Look, Place, Streak
 from traincheck.rules.shared.numbers import MATRIX, History, is_kernel
 from traincheck.schema.claims import Needs
@@ -81,18 +81,16 @@ class ExplodingActivation(ActivationRule, code="TC707"):
         if streak.is_reported or streak.steps < _CONFIRMED:
             return ()
         streak.is_reported = True
-        return [
-            self.violation(
-                look.event,
-                step=streak.first,
-                stage="train",
-                subject=look.place.subject,
-                symptom=Symptom.GRADIENT_SIZE,
-                message=f"the outputs of {look.place.label} leave the range of their history",
-                expected="the largest output stays near its history",
-                observed=f"{look.place.label}: up to {largest:.3g}, usually {usual:.3g}",
-            )
-        ]
+        return self.found(
+            look.event,
+            step=streak.first,
+            stage="train",
+            subject=look.place.subject,
+            symptom=Symptom.GRADIENT_SIZE,
+            message=f"the outputs of {look.place.label} leave the range of their history",
+            expected="the largest output stays near its history",
+            observed=f"{look.place.label}: up to {largest:.3g}, usually {usual:.3g}",
+        )
 
 
 _FEWEST = 2  # weights: for a single one, a constant start is as good as any
@@ -151,14 +149,11 @@ class PoorInitialization(BuiltInRule, code="TC708"):
         kinds=frozenset({"checkpoint"}),
         stats=frozenset({"parameter"}),
     )
-
-    def __init__(self, gain: float = 5.0, product: float = 50.0) -> None:
-        super().__init__()
-        self.gain = gain
-        self.product = product
-        self._models: dict[str, dict[str, _Weight]] = defaultdict(dict)
-        self._normalized: set[str] = set()
-        self._changed: dict[str, int | None] = {}
+    gain: float = 5.0
+    product: float = 50.0
+    _models: dict[str, dict[str, _Weight]] = fresh(lambda: defaultdict(dict))
+    _normalized: set[str] = fresh(set)
+    _changed: dict[str, int | None] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if self.is_over:

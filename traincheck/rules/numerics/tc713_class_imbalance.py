@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -47,12 +47,9 @@ class ClassImbalance(BuiltInRule, code="TC713", severity="info"):
     likely_cause = "{observed}."
     fix = "Weight the classes in the loss, or draw them evenly with WeightedRandomSampler."
     needs = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
-
-    def __init__(self, share: float = 0.9, batches: int = 50) -> None:
-        super().__init__()
-        self.share = share
-        self.batches = batches
-        self._columns: dict[tuple[str, str], _Column] = {}
+    share: float = 0.9
+    batches: int = 50
+    _columns: dict[tuple[str, str], _Column] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, BatchEvent) or event.stage not in ("train", "init"):
@@ -77,18 +74,14 @@ class ClassImbalance(BuiltInRule, code="TC713", severity="info"):
                 share = column.total / column.count
                 if share <= self.share or column.low == column.high:
                     continue
-                found.append(
-                    self.violation(
-                        event,
-                        stage="train",
-                        subject=Subject(variable=path),
-                        symptom=Symptom.NOT_LEARNING,
-                        message=f"one class makes up nearly all labels in {path} of {event.loader}",
-                        expected="labels of several classes in a batch",
-                        observed=(
-                            f"{share:.0%} of the labels in {column.count} batches are one class"
-                        ),
-                    )
+                found += self.found(
+                    event,
+                    stage="train",
+                    subject=Subject(variable=path),
+                    symptom=Symptom.NOT_LEARNING,
+                    message=f"one class makes up nearly all labels in {path} of {event.loader}",
+                    expected="labels of several classes in a batch",
+                    observed=f"{share:.0%} of the labels in {column.count} batches are one class",
                 )
         return found
 

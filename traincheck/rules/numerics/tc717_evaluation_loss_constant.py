@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from traincheck.readings import recorded
 from traincheck.readings.losses import given, loss_needs, number
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -69,13 +69,11 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
     needs = loss_needs(*TARGETED) | Needs(
         calls=frozenset({Families.MODULE}), kinds=frozenset({"batch"}), stats=frozenset({"batch"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._window: _Window | None = None
-        self._row: list[_Window] = []  # different batches with equal losses
-        self._trained: dict[str, set[float]] = {}  # two training losses, by function
-        self._extremes: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # of training outputs
+    _window: _Window | None = None
+    _row: list[_Window] = fresh(list)  # different batches with equal losses
+    _trained: dict[str, set[float]] = fresh(dict)  # two training losses, by function
+    # Of training outputs
+    _extremes: deque[tuple[float, float]] = fresh(lambda: deque(maxlen=_LOOKS))
 
     def judge(self, event: Event) -> list[Violation]:
         if self.is_over:
@@ -148,17 +146,15 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         self.is_over = True
         place = telling[0]
         call, loss = row[0].calls[place], row[0].losses[place]
-        return [
-            self.violation(
-                call,
-                subject=Subject(api=call.api),
-                symptom=Symptom.REPEATED_DATA,
-                message=f"the loss is the same for different batches of {row[-1].batch.loader}",
-                expected="losses that differ from batch to batch, as in training",
-                observed=f"a loss of {loss.value!r} for {len(row)} different consecutive batches",
-                evidence=(call, row[-1].calls[place]),
-            )
-        ]
+        return self.found(
+            call,
+            subject=Subject(api=call.api),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"the loss is the same for different batches of {row[-1].batch.loader}",
+            expected="losses that differ from batch to batch, as in training",
+            observed=f"a loss of {loss.value!r} for {len(row)} different consecutive batches",
+            evidence=(call, row[-1].calls[place]),
+        )
 
     def _is_telling(self, loss: _Loss, window: _Window) -> bool:
         """Whether the loss is of model outputs that would differ for other samples."""

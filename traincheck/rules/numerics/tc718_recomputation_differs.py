@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -65,10 +65,7 @@ class RecomputationDiffers(EventRule, code="TC718"):
         "let the segment change nothing that it reads."
     )
     needs = needs_of(Recomputation)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._steps: Counter[tuple[str, str | None]] = Counter()
+    _steps: Counter[tuple[str, str | None]] = fresh(Counter)
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, Recomputation)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from traincheck.readings import recorded
 from traincheck.readings.step_facts import Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import NORMS
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -62,10 +63,7 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
         "zip(shared.parameters(), local.parameters()): p.grad = q.grad.clone()."
     )
     needs = NORMS | needs_of(WrittenGradients, ReplacedGradients)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rows: dict[str, _Row] = {}
+    _rows: dict[str, _Row] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete or facts.has_own or self.ledger.has_gap:
@@ -86,7 +84,22 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
                 if moment.family == Families.BACKWARD:
                     row.others |= moment.reached - held
                 if is_update and moment.call.owner == owner and self._is_stale(row, moment, facts):
-                    found.append(self._violation(row, moment, facts))
+                    lines = [m.call for m in facts.moments if m.family == Families.BACKWARD]
+                    computed = {i for m in facts.moments for i in m.reached} - self.ledger.held()
+                    names = joined(self.ledger.names(computed), _MOST_NAMES)
+                    found += self.proven(
+                        facts,
+                        step=row.first,
+                        subject=Subject(api=Families.OPTIMIZER_STEP),
+                        symptom=Symptom.STEP_WITHOUT_GRADIENT,
+                        message=f"{row.count + 1} updates in a row apply bit-identical gradients, "
+                        f"while backward computes new ones of {names}, which no optimizer applies",
+                        expected="gradients that the backward pass before the update has computed",
+                        observed=f"{row.count + 1} updates with the same gradients of "
+                        f"{len(moment.applied)} parameters; backward computed others of {names}",
+                        evidence=[*lines[-1:], moment.call],
+                        optimizer=self.ledger.one_of_several(owner),
+                    )
                     self.reported.add(owner)
         return found
 
@@ -106,29 +119,6 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
             row.count + 1 >= _IN_A_ROW
             and len(row.computed) >= _IN_A_ROW - 1
             and str(moment.call.owner) not in self.reported
-        )
-
-    def _violation(self, row: _Row, moment: Moment, facts: StepFacts) -> Violation:
-        owner = str(moment.call.owner)
-        lines = [m.call for m in facts.moments if m.family == Families.BACKWARD]
-        computed = {i for m in facts.moments for i in m.reached} - self.ledger.held()
-        names = joined(self.ledger.names(computed), _MOST_NAMES)
-        return self.proof(
-            facts,
-            step=row.first,
-            subject=Subject(api=Families.OPTIMIZER_STEP),
-            symptom=Symptom.STEP_WITHOUT_GRADIENT,
-            message=(
-                f"{row.count + 1} updates in a row apply bit-identical gradients, while backward "
-                f"computes new ones of {names}, which no optimizer applies"
-            ),
-            expected="gradients that the backward pass before the update has computed",
-            observed=(
-                f"{row.count + 1} updates with the same gradients of {len(moment.applied)} "
-                f"parameters; backward computed others of {names}"
-            ),
-            evidence=[*lines[-1:], moment.call],
-            optimizer=self.ledger.one_of_several(owner),
         )
 
 

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -66,11 +66,8 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
     )
     needs = needs_of(OptimizerValues)
     scope = "run"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._saves: deque[tuple[Event, _Values]] = deque(maxlen=_MOST_SAVES)
-        self._reported: set[tuple[int, str, str]] = set()  # rank, stream, optimizer
+    _saves: deque[tuple[Event, _Values]] = fresh(lambda: deque(maxlen=_MOST_SAVES))
+    _reported: set[tuple[int, str, str]] = fresh(set)  # rank, stream, optimizer
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, OptimizerValues)
@@ -103,24 +100,16 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
                     "; ..." if len(pairs) > _MOST_NAMES else ""
                 )
                 line = f" at {short(found.where)}" if found.where else ""
-                return [
-                    self.violation(
-                        event,
-                        subject=Subject(api="torch.optim.Optimizer.load_state_dict"),
-                        symptom=Symptom.NOT_RESTORED,
-                        message=(
-                            f"the state that {found.owner} loads{line} was saved for other "
-                            "parameters: "
-                            f"{told}"
-                        ),
-                        expected="for each parameter the state that was saved under its name",
-                        observed=(
-                            f"{len(wrong)} of {len(values)} parameters have the state of another "
-                            "one "
-                            f"({told})"
-                        ),
-                    )
-                ]
+                return self.found(
+                    event,
+                    subject=Subject(api="torch.optim.Optimizer.load_state_dict"),
+                    symptom=Symptom.NOT_RESTORED,
+                    message=f"the state that {found.owner} loads{line} was saved for other "
+                    f"parameters: {told}",
+                    expected="for each parameter the state that was saved under its name",
+                    observed=f"{len(wrong)} of {len(values)} parameters have the state of another "
+                    f"one ({told})",
+                )
         return []
 
 

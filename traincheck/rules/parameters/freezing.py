@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.rule import Streak
+from traincheck.rules.base.rule import Streak, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.parameters.other_tensors import are_masters
 from traincheck.schema.claims import Needs
@@ -41,10 +41,7 @@ class UnoptimizedModelRule(StepRule):
     is_loaded: ClassVar[bool]
     steps: ClassVar[int]
     needs = UNHELD
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._streaks: dict[str, Streak] = {}
+    _streaks: dict[str, Streak] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete or self.ledger.has_gap:
@@ -146,19 +143,15 @@ class FreezeWithoutEffect(StepRule, code="TC115"):
                 below = [name for name in names if name.startswith(f"{module}.")]
                 if below and module not in self.reported:
                     self.reported.add(module)
-                    found.append(
-                        self.proof(
-                            facts,
-                            subject=Subject(module=module, variable=below[0]),
-                            symptom=Symptom.UNFROZEN,
-                            message=(
-                                f"{module} has requires_grad = False, but its parameters are "
-                                "trained"
-                            ),
-                            expected=f"frozen parameters of {module}",
-                            observed=f"the optimizer applies gradients of {len(below)} of them",
-                            evidence=(moment.call,),
-                        )
+                    found += self.proven(
+                        facts,
+                        subject=Subject(module=module, variable=below[0]),
+                        symptom=Symptom.UNFROZEN,
+                        message=f"{module} has requires_grad = False, but its parameters are "
+                        "trained",
+                        expected=f"frozen parameters of {module}",
+                        observed=f"the optimizer applies gradients of {len(below)} of them",
+                        evidence=(moment.call,),
                     )
         return found
 

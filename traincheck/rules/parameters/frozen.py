@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
 _CONFIRMED = 2
@@ -56,11 +55,8 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
         "parameters that are to be trained."
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._trained: set[int] = set()
-        self._streak: dict[int, Streak] = {}
+    _trained: set[int] = fresh(set)
+    _streak: dict[int, Streak] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -82,26 +78,22 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
                 streaks[identity] = streak
                 if streak.count >= _CONFIRMED:
                     step = streak.at(_CONFIRMED, facts.event.step)
-                    found.append(self._violation(identity, step, moment.call, facts))
+                    name = self.ledger.name(identity)
+                    label = self.ledger.holders[str(moment.call.owner)].label
+                    found += self.proven(
+                        facts,
+                        step=step,
+                        subject=Subject(variable=name),
+                        symptom=Symptom.SILENT_WRITE,
+                        message=f"the step of {label} changes {name}, frozen earlier "
+                        "(requires_grad=False)",
+                        expected="a frozen parameter stays unchanged",
+                        observed=f"{label} moves it by momentum, weight decay or an old gradient",
+                        evidence=(moment.call,),
+                    )
         if facts.updates():
             self._streak = streaks
         return found
-
-    def _violation(
-        self, identity: int, step: int | None, call: CallEvent, facts: StepFacts
-    ) -> Violation:
-        name = self.ledger.name(identity)
-        label = self.ledger.holders[str(call.owner)].label
-        return self.proof(
-            facts,
-            step=step,
-            subject=Subject(variable=name),
-            symptom=Symptom.SILENT_WRITE,
-            message=f"the step of {label} changes {name}, frozen earlier (requires_grad=False)",
-            expected="a frozen parameter stays unchanged",
-            observed=f"{label} moves it by momentum, weight decay or an old gradient",
-            evidence=(call,),
-        )
 
 
 _ADAPTER = re.compile(r"\.(?:lora_(?:embedding_)?[AB]|lora_magnitude_vector|ia3_l)(?:\.|\Z)")
@@ -139,10 +131,7 @@ class AdapterFrozen(StepRule, code="TC108"):
     )
     fix = "Load the adapter with is_trainable=True, or set requires_grad=True for its parameters."
     needs = DISCOVERY | GRADIENTS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._streak: dict[str, Streak] = {}
+    _streak: dict[str, Streak] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
@@ -159,21 +148,20 @@ class AdapterFrozen(StepRule, code="TC108"):
                 continue
             streak = extend(self._streak, root, facts.event.step)
             if streak.count == _CONFIRMED:
-                names = sorted(p.name for p in adapters)
-                found += [self._violation(name, root, streak.first, facts) for name in names]
+                found += [
+                    self.proof(
+                        facts,
+                        step=streak.first,
+                        subject=Subject(variable=name),
+                        symptom=Symptom.FROZEN,
+                        message=f"{root} is trained, but its adapters do not require grad: {name}",
+                        expected="an adapter that requires grad",
+                        observed="requires_grad is False for every adapter",
+                        evidence=[moment.call for moment in facts.updates()[:1]],
+                    )
+                    for name in sorted(p.name for p in adapters)
+                ]
         return found
-
-    def _violation(self, name: str, root: str, step: int | None, facts: StepFacts) -> Violation:
-        return self.proof(
-            facts,
-            step=step,
-            subject=Subject(variable=name),
-            symptom=Symptom.FROZEN,
-            message=f"{root} is trained, but its adapters do not require grad: {name}",
-            expected="an adapter that requires grad",
-            observed="requires_grad is False for every adapter",
-            evidence=[moment.call for moment in facts.updates()[:1]],
-        )
 
 
 _SOON = 16  # a parameter counts as trained for this many steps after an update
@@ -212,12 +200,9 @@ class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
     likely_cause = "{observed}: requires_grad=False does not freeze running statistics."
     fix = "Call eval() on the frozen part after every model.train()."
     needs = DISCOVERY | GRADIENTS | MODES | Needs(states=frozenset({"parameter@step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._streak: dict[str, Streak] = {}
-        self._moved: dict[int, int] = {}  # parameter -> step
-        self._steps = 0
+    _streak: dict[str, Streak] = fresh(dict)
+    _moved: dict[int, int] = fresh(dict)  # parameter -> step
+    _steps = 0
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete or not facts.updates():
@@ -244,21 +229,17 @@ class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
                 streak = streaks.get(path) or extend(self._streak, path, facts.event.step)
                 streaks[path] = streak
                 if streak.count == _CONFIRMED:
-                    found.append(self._violation(path, streak.first, call, facts))
+                    buffer = f"{path}.running_mean"
+                    found += self.proven(
+                        facts,
+                        step=streak.first,
+                        subject=Subject(variable=buffer, module=path),
+                        symptom=Symptom.SILENT_WRITE,
+                        message=f"the weight of {path} is frozen, but its statistics change: "
+                        f"{buffer}",
+                        expected="frozen batch normalization in evaluation mode",
+                        observed="batch normalization with a frozen weight is in training mode",
+                        evidence=(call,),
+                    )
         self._streak = streaks
         return found
-
-    def _violation(
-        self, path: str, step: int | None, call: CallEvent, facts: StepFacts
-    ) -> Violation:
-        name = f"{path}.running_mean"
-        return self.proof(
-            facts,
-            step=step,
-            subject=Subject(variable=name, module=path),
-            symptom=Symptom.SILENT_WRITE,
-            message=f"the weight of {path} is frozen, but its statistics change: {name}",
-            expected="frozen batch normalization in evaluation mode",
-            observed="batch normalization with a frozen weight is in training mode",
-            evidence=(call,),
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -44,10 +44,7 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
     likely_cause = "{observed}, and both step{where} after the same backward()."
     fix = "Take {variables} out of one of the two optimizers."
     needs = DISCOVERY | GRADIENTS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._streak: dict[int, Streak] = {}  # iterations in a row
+    _streak: dict[int, Streak] = fresh(dict)  # iterations in a row
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -61,7 +58,19 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
             streak = extend(self._streak, identity, facts.event.step)
             if streak.count >= _CONFIRMED:
                 step = streak.at(_CONFIRMED, facts.event.step)
-                found.append(self._violation(identity, step, twice[identity], facts))
+                calls = twice[identity]
+                name = self.ledger.name(identity)
+                first, second = (self.ledger.holders[str(call.owner)].label for call in calls)
+                found += self.proven(
+                    facts,
+                    step=step,
+                    subject=Subject(variable=name),
+                    symptom=Symptom.APPLIED_TWICE,
+                    message=f"{first} and {second} both apply the same gradient to {name}",
+                    expected="one optimizer applies each gradient",
+                    observed=f"{first} and {second} hold the same parameters",
+                    evidence=(calls[1], calls[0]),
+                )
         return found
 
     def _twice(self, facts: StepFacts) -> dict[int, tuple[CallEvent, CallEvent]]:
@@ -82,26 +91,6 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
                     twice[identity] = (before, moment.call)
                 applied[identity] = moment.call
         return twice
-
-    def _violation(
-        self,
-        identity: int,
-        step: int | None,
-        calls: tuple[CallEvent, CallEvent],
-        facts: StepFacts,
-    ) -> Violation:
-        name = self.ledger.name(identity)
-        first, second = (self.ledger.holders[str(call.owner)].label for call in calls)
-        return self.proof(
-            facts,
-            step=step,
-            subject=Subject(variable=name),
-            symptom=Symptom.APPLIED_TWICE,
-            message=f"{first} and {second} both apply the same gradient to {name}",
-            expected="one optimizer applies each gradient",
-            observed=f"{first} and {second} hold the same parameters",
-            evidence=(calls[1], calls[0]),
-        )
 
 
 class OptimizerHoldsReplacedParameters(
@@ -135,10 +124,7 @@ class OptimizerHoldsReplacedParameters(
     likely_cause = "A layer was replaced after the optimizer{where} was built: {observed}."
     fix = "Build the optimizer when the model is final."
     needs = DISCOVERY | GRADIENTS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: dict[str, Streak] = {}
+    _seen: dict[str, Streak] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -126,12 +126,9 @@ class WeightsModifiedBetweenSteps(
     needs = needs_of(ExternalWrites) | Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"checkpoint"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._times: dict[str, dict[str, int]] = {}  # optimizer -> its parameters
-        self._first: dict[str, int | None] = {}
-        self._is_loaded = False  # since the last scan
+    _times: dict[str, dict[str, int]] = fresh(dict)  # optimizer -> its parameters
+    _first: dict[str, int | None] = fresh(dict)
+    _is_loaded = False  # since the last scan
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -153,19 +150,15 @@ class WeightsModifiedBetweenSteps(
                 self._first[name] = event.step
             elif times >= _IN_A_ROW and name not in self.reported:
                 self.reported.add(name)
-                found.append(
-                    self.violation(
-                        event,
-                        step=self._first[name],
-                        stage="train",
-                        subject=Subject(variable=name),
-                        symptom=Symptom.ADVICE,
-                        message=f"something other than {owner} writes to {name} between its steps",
-                        expected=f"no write to {name} between two steps of {owner}",
-                        observed=(
-                            f"at {_IN_A_ROW} scans in a row the values differ from those that "
-                            f"{owner} left"
-                        ),
-                    )
+                found += self.found(
+                    event,
+                    step=self._first[name],
+                    stage="train",
+                    subject=Subject(variable=name),
+                    symptom=Symptom.ADVICE,
+                    message=f"something other than {owner} writes to {name} between its steps",
+                    expected=f"no write to {name} between two steps of {owner}",
+                    observed=f"at {_IN_A_ROW} scans in a row the values differ from those that "
+                    f"{owner} left",
                 )
         return found

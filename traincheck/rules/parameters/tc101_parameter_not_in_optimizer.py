@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from traincheck.readings.optimizers import ByHand, Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.readings.training_state import TrainingState
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.parameters.other_tensors import Misheld
 from traincheck.schema.claims import Needs
@@ -40,15 +40,13 @@ class Replaced:
             if is_part and old.issuperset(map(self._ledger.name, orphans)):
                 parts = sorted({self._ledger.name(one).rpartition(".")[0] for one in orphans})
                 were = "was" if len(parts) == 1 else "were"
-                at = self._lines(orphans, holder)
+                calls = [self._ledger.born.get(one) for one in orphans]
+                lines = {
+                    short(one.where) for one in calls if one and one.time_ns > holder.made.time_ns
+                }
+                at = f" at {lines.pop()}" if len(lines) == 1 and "" not in lines else ""
                 return f"{joined(parts)} {were} replaced{at}, after the optimizer was built"
         return ""
-
-    def _lines(self, orphans: Iterable[int], holder: Holder) -> str:
-        """The line that initialized the new ones, if it is one and ran after the optimizer."""
-        calls = [self._ledger.born.get(one) for one in orphans]
-        lines = {short(one.where) for one in calls if one and one.time_ns > holder.made.time_ns}
-        return f" at {lines.pop()}" if len(lines) == 1 and "" not in lines else ""
 
 
 _THAWED = 20  # steps with a gradient since a parameter was unfrozen, none by its optimizer
@@ -113,12 +111,9 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
     # Initializations give the line that replaced a layer; the rule works without them.
     observes = StepRule.observes | Needs(calls=INITIALIZERS)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._misheld = Misheld()
-        self._by_hand = ByHand[int, Violation]()
-        self._thawed: dict[int, Streak] = {}  # unfrozen; their optimizer has not stepped yet
+    _misheld = fresh(Misheld)
+    _by_hand = fresh(ByHand[int, Violation])
+    _thawed: dict[int, Streak] = fresh(dict)  # unfrozen; their optimizer has not stepped yet
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         ledger = self.ledger

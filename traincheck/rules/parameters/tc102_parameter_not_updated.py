@@ -9,7 +9,7 @@ from traincheck.readings.distributed.rank_steps import STUCK
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_changes import FadedGradients
 from traincheck.readings.step_facts import Moment, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import NORMS
 from traincheck.schema.claims import Needs
@@ -77,17 +77,13 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
         "of {optimizer} does."
     )
     needs = NORMS | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"mark"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._parameters: dict[int, Streak] = {}
-        self._optimizers: dict[str, Streak] = {}
-        self._rates: Mapping[str, Sequence[float]] = {}  # at the end of the previous step
-        self._highest: dict[
-            tuple[str, int], float
-        ] = {}  # learning rate of an optimizer's group so far
-        self._moved: set[int] = set()
-        self._gradients = FadedGradients()  # by parameter and by optimizer
+    _parameters: dict[int, Streak] = fresh(dict)
+    _optimizers: dict[str, Streak] = fresh(dict)
+    _rates: Mapping[str, Sequence[float]] = fresh(dict)  # at the end of the previous step
+    # Learning rate of an optimizer's group so far
+    _highest: dict[tuple[str, int], float] = fresh(dict)
+    _moved: set[int] = fresh(set)
+    _gradients = fresh(FadedGradients)  # by parameter and by optimizer
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
@@ -230,10 +226,8 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NOT_UPDATED,
-            message=(
-                f"the step of {label} does not change {name}, although gradient and learning rate "
-                "are nonzero"
-            ),
+            message=f"the step of {label} does not change {name}, although gradient and learning "
+            "rate are nonzero",
             expected=f"{name} differs after the step",
             observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
             evidence=(moment.call, event),

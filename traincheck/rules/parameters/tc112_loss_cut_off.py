@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -71,10 +72,7 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
         "torch.tensor() on the way. Remove the requires_grad_() that silenced an error."
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._runs: dict[str, _Run] = {}
+    _runs: dict[str, _Run] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         calls = (moment.call for moment in facts.moments)
@@ -103,7 +101,23 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
             run.steps += 1
             if run.steps >= _CONFIRMED:
                 step = run.first if run.steps == _CONFIRMED else facts.event.step
-                found.append(self._violation(self.ledger.holders[owner], step, run, facts))
+                holder = self.ledger.holders[owner]
+                names = sorted(holder.names.values())
+                held = f"no gradient ever reached {joined(names)} of {holder.label}"
+                violation = self.proof(
+                    facts,
+                    step=step,
+                    subject=Subject(api=Families.BACKWARD),
+                    symptom=Symptom.STEP_WITHOUT_GRADIENT,
+                    message=f"backward() reaches no parameter, but {holder.label} steps all the "
+                    "same",
+                    expected="backward() computes gradients of parameters",
+                    observed=held if names else f"{holder.label} holds no parameter",
+                    evidence=[run.backward],
+                )
+                found.append(
+                    violation if names else replace(violation, likely_cause=_EMPTY, fix=_FILL)
+                )
         return found
 
     def _is_cut_off(self, holder: Holder, facts: StepFacts) -> bool:
@@ -118,23 +132,6 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
         # They may have changed since the last scan: require a model parameter that lacks a gradient
         owned = self.ledger.parameters.keys() & holder.ids
         return any(self.ledger.parameters[identity].requires_grad for identity in owned)
-
-    def _violation(
-        self, holder: Holder, step: int | None, run: _Run, facts: StepFacts
-    ) -> Violation:
-        names = sorted(holder.names.values())
-        held = f"no gradient ever reached {joined(names)} of {holder.label}"
-        found = self.proof(
-            facts,
-            step=step,
-            subject=Subject(api=Families.BACKWARD),
-            symptom=Symptom.STEP_WITHOUT_GRADIENT,
-            message=f"backward() reaches no parameter, but {holder.label} steps all the same",
-            expected="backward() computes gradients of parameters",
-            observed=held if names else f"{holder.label} holds no parameter",
-            evidence=[run.backward],
-        )
-        return found if names else replace(found, likely_cause=_EMPTY, fix=_FILL)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -66,13 +66,10 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
         calls=frozenset({Families.MODULE, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"optimizer", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loose: set[str] = set()  # optimizers that hold tensors of no module
-        self._has_stepped = False
-        self._nameless: list[CallEvent] = []  # calls since the last outermost call ended
-        self._models: dict[str, _Model] = {}
+    _loose: set[str] = fresh(set)  # optimizers that hold tensors of no module
+    _has_stepped = False
+    _nameless: list[CallEvent] = fresh(list)  # calls since the last outermost call ended
+    _models: dict[str, _Model] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, CallEvent):
@@ -116,18 +113,16 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
                     {call.api.removesuffix(".forward").rpartition(".")[2] for call in strangers}
                 )
                 calls = f"{counted(len(strangers), 'call')} of {', '.join(kinds)} in a step"
-                found.append(
-                    self.violation(
-                        event,
-                        step=model.first,
-                        stage="train",
-                        symptom=Symptom.NOT_IN_OPTIMIZER,
-                        subject=Subject(api=strangers[0].api, module=name),
-                        message=f"{name} makes {calls} of layers that are not its submodules",
-                        expected=f"each layer that {name} calls is a submodule of it",
-                        observed=f"it makes {calls} of layers that {name} does not own",
-                        evidence=tuple(strangers[:1]),
-                    )
+                found += self.found(
+                    event,
+                    step=model.first,
+                    stage="train",
+                    symptom=Symptom.NOT_IN_OPTIMIZER,
+                    subject=Subject(api=strangers[0].api, module=name),
+                    message=f"{name} makes {calls} of layers that are not its submodules",
+                    expected=f"each layer that {name} calls is a submodule of it",
+                    observed=f"it makes {calls} of layers that {name} does not own",
+                    evidence=tuple(strangers[:1]),
                 )
         return found
 

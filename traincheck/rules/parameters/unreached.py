@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from traincheck.readings.distributed.rank_steps import UNGRAPHED
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
 from traincheck.schema.events import Event, StepEvent
@@ -68,14 +68,11 @@ class GradientCutOff(StepRule, code="TC105"):
         "requires_grad=False for parameters that are not to be trained."
     )
     needs = DISCOVERY | GRADIENTS | LEAVES
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._arrival = Arrival()
-        self._streak: dict[int, Streak] = {}
-        # By parameter: after so few steps, its layer may still be trained later
-        self._held: dict[int, Violation] = {}
-        self._apart: dict[int, tuple[int, Violation]] = {}  # of whole models: count, first
+    _arrival = fresh(Arrival)
+    _streak: dict[int, Streak] = fresh(dict)
+    # By parameter: after so few steps, its layer may still be trained later
+    _held: dict[int, Violation] = fresh(dict)
+    _apart: dict[int, tuple[int, Violation]] = fresh(dict)  # of whole models: count, first
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -144,9 +141,8 @@ class GradientCutOff(StepRule, code="TC105"):
             step=step,
             subject=Subject(variable=name),
             symptom=Symptom.NO_GRADIENT,
-            message=(
-                f"no gradient reaches {name}, although forward uses it and the optimizer holds it"
-            ),
+            message=f"no gradient reaches {name}, although forward uses it and the optimizer holds "
+            "it",
             expected="a gradient, as in other layers",
             observed=(
                 "it runs without recording the graph"
@@ -195,16 +191,12 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
     )
     fix = "Use the layer, remove it, or set requires_grad=False for its parameters."
     needs = DISCOVERY | GRADIENTS | LEAVES
-
-    def __init__(self, steps: int = 3, certain: int = 200) -> None:
-        super().__init__()
-        self.steps = steps
-        self.certain = certain
-        self._arrival = Arrival()
-        self._seen: dict[
-            int, tuple[int, StepEvent]
-        ] = {}  # updates without a gradient, the first of them
-        self._cut: set[int] = set()
+    steps: int = 3
+    certain: int = 200
+    _arrival = fresh(Arrival)
+    # Updates without a gradient, the first of them
+    _seen: dict[int, tuple[int, StepEvent]] = fresh(dict)
+    _cut: set[int] = fresh(set)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:
@@ -242,15 +234,13 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
         for identity in sorted(sure, key=self.ledger.name):
             count, event = sure[identity]
             name = self.ledger.name(identity)
-            found.append(
-                self.violation(
-                    event,
-                    stage="train",
-                    subject=Subject(variable=name),
-                    symptom=Symptom.NO_GRADIENT,
-                    message=f"no gradient ever reaches {name}, although an optimizer holds it",
-                    expected="a gradient in some step",
-                    observed=f"none in {count} steps",
-                )
+            found += self.found(
+                event,
+                stage="train",
+                subject=Subject(variable=name),
+                symptom=Symptom.NO_GRADIENT,
+                message=f"no gradient ever reaches {name}, although an optimizer holds it",
+                expected="a gradient in some step",
+                observed=f"none in {count} steps",
             )
         return found

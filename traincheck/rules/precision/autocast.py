@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.readings.step_facts import DISCOVERY
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -58,11 +58,8 @@ class AutocastWithoutEffect(BuiltInRule, code="TC801"):
     )
     fix = "Check the device type of autocast, and regions inside the model that disable it."
     needs = Needs(calls=PRODUCTS | {Families.MODULE}, kinds=frozenset({"step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._dtypes: dict[str, int] = {}
-        self._last: CallEvent | None = None
+    _dtypes: dict[str, int] = fresh(dict)
+    _last: CallEvent | None = None
 
     def observe(self, event: Event) -> list[Violation]:
         if not isinstance(event, CallEvent):
@@ -83,17 +80,15 @@ class AutocastWithoutEffect(BuiltInRule, code="TC801"):
         if set(dtypes) != {"float32"} or dtypes["float32"] < _FEW or asked == "float32":
             return []
         observed = f"all {dtypes['float32']} matrix products are in float32, none in {asked}"
-        return [
-            self.violation(
-                event,
-                subject=Subject(api=self._last.api, module=event.module),
-                symptom=Symptom.PRECISION,
-                message=f"{event.module} runs under autocast to {asked}, but {observed}",
-                expected=f"matrix products in {asked}",
-                observed=observed,
-                evidence=(self._last, event),
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(api=self._last.api, module=event.module),
+            symptom=Symptom.PRECISION,
+            message=f"{event.module} runs under autocast to {asked}, but {observed}",
+            expected=f"matrix products in {asked}",
+            observed=observed,
+            evidence=(self._last, event),
+        )
 
 
 _LEAST = 2.0**-25  # float16 rounds this to zero
@@ -133,11 +128,8 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
     )
     fix = "Keep parameters in float32 under autocast, or raise eps to 1e-4."
     needs = DISCOVERY | Needs(calls=frozenset({Families.OPTIMIZER_STEP}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._half: dict[int, str] = {}  # float16 parameters by identity
-        self._optimizers: dict[str, OptimizerEvent] = {}
+    _half: dict[int, str] = fresh(dict)  # float16 parameters by identity
+    _optimizers: dict[str, OptimizerEvent] = fresh(dict)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, StateEvent):
@@ -221,12 +213,9 @@ class LossNotScaled(BuiltInRule, code="TC804"):
         calls=_SCALER | {Families.MODULE},
         kinds=frozenset({"step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_scaled = False
-        self._root: CallEvent | None = None  # of this step
-        self._first: CallEvent | None = None
+    _is_scaled = False
+    _root: CallEvent | None = None  # of this step
+    _first: CallEvent | None = None
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
@@ -244,16 +233,14 @@ class LossNotScaled(BuiltInRule, code="TC804"):
             first, self._first = self._first, root
             if self._is_scaled or first is None:
                 return []
-            return [
-                self.violation(
-                    first,
-                    stage="train",
-                    subject=Subject(module=first.module),
-                    symptom=Symptom.PRECISION,
-                    message=f"{first.module} is trained in float16 autocast with an unscaled loss",
-                    expected="a GradScaler between loss and backward()",
-                    observed="no call of a GradScaler",
-                    evidence=(first, root, event),
-                )
-            ]
+            return self.found(
+                first,
+                stage="train",
+                subject=Subject(module=first.module),
+                symptom=Symptom.PRECISION,
+                message=f"{first.module} is trained in float16 autocast with an unscaled loss",
+                expected="a GradScaler between loss and backward()",
+                observed="no call of a GradScaler",
+                evidence=(first, root, event),
+            )
         return []

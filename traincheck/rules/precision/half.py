@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, as_loss, given, loss_needs
 from traincheck.readings.step_facts import DISCOVERY
-from traincheck.rules.base.rule import BuiltInRule, EventRule
+from traincheck.rules.base.rule import BuiltInRule, EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -64,16 +64,14 @@ class PositionBufferInHalf(BuiltInRule, code="TC802"):
         dtype = event.summary.dtype
         if dtype not in _HALF:
             return []
-        return [
-            self.violation(
-                event,
-                subject=Subject(variable=event.name),
-                symptom=Symptom.PRECISION,
-                message=f"a cast to {dtype} rounds the positions in {event.name}",
-                expected="float32",
-                observed=dtype,
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(variable=event.name),
+            symptom=Symptom.PRECISION,
+            message=f"a cast to {dtype} rounds the positions in {event.name}",
+            expected="float32",
+            observed=dtype,
+        )
 
 
 _BFLOAT16 = "bfloat16"  # TC803 checks float16
@@ -108,11 +106,8 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
     likely_cause = "The model may have been cast to {observed} before the optimizer was built."
     fix = "Keep parameters in float32 and use autocast, or an optimizer with float32 copies."
     needs = DISCOVERY
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._half: dict[int, StateEvent] = {}
-        self._held: set[int] = set()
+    _half: dict[int, StateEvent] = fresh(dict)
+    _held: set[int] = fresh(set)
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, OptimizerEvent):
@@ -187,16 +182,14 @@ class LossInHalf(BuiltInRule, code="TC806", severity="info"):
         if tensor.dtype not in _HALF or call.autocast is not None or call.api in self.reported:
             return []
         self.reported.add(call.api)
-        return [
-            self.violation(
-                call,
-                subject=Subject(api=call.api, module=call.module),
-                symptom=Symptom.PRECISION,
-                message=f"{call.api.rpartition('.')[2]} is computed in {tensor.dtype}",
-                expected="float32",
-                observed=tensor.dtype,
-            )
-        ]
+        return self.found(
+            call,
+            subject=Subject(api=call.api, module=call.module),
+            symptom=Symptom.PRECISION,
+            message=f"{call.api.rpartition('.')[2]} is computed in {tensor.dtype}",
+            expected="float32",
+            observed=tensor.dtype,
+        )
 
 
 class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
@@ -228,31 +221,23 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
     likely_cause = "The saved state may have been converted{where}, but the weights were not."
     fix = "Store moments in float32: save and load the optimizer's state without a conversion."
     needs = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"checkpoint", "step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._dtypes: set[str] = set()
+    _dtypes: set[str] = fresh(set)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
             if event.role == "parameter" and event.summary is not None:
                 self._dtypes.add(event.summary.dtype)
         elif isinstance(event, CheckpointEvent) and not self.is_over and self._dtypes:
-            return self._file(event)
-        return []
-
-    def _file(self, event: CheckpointEvent) -> list[Violation]:
-        for part in event.parts.values():
-            if not isinstance(part, Mapping) or part.get("kind") != "optimizer":
-                continue
-            found = set(map(str, part.get("dtypes") or ()))
-            self.triggered += bool(found)
-            half = sorted(found & _HALF)
-            if not half or not self._dtypes.isdisjoint(_HALF):
-                continue
-            self.is_over = True
-            return [
-                self.violation(
+            for part in event.parts.values():
+                if not isinstance(part, Mapping) or part.get("kind") != "optimizer":
+                    continue
+                found = set(map(str, part.get("dtypes") or ()))
+                self.triggered += bool(found)
+                half = sorted(found & _HALF)
+                if not half or not self._dtypes.isdisjoint(_HALF):
+                    continue
+                self.is_over = True
+                return self.found(
                     event,
                     subject=Subject(api="torch.optim.Optimizer.state_dict"),
                     symptom=Symptom.ADVICE,
@@ -261,5 +246,5 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
                     expected=f"moments in {min(self._dtypes)}",
                     observed=f"moments in {', '.join(half)}",
                 )
-            ]
+            return []
         return []

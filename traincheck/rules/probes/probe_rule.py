@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Violation
@@ -27,12 +27,9 @@ class ProbeRule(BuiltInRule):
     experiment: ClassVar[str]
     confirmed: ClassVar[int] = 1
     needs = Needs(kinds=frozenset({"probe"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: dict[str, list[ProbeEvent]] = {}
-        self._held: set[str] = set()
-        self._told: set[str] = set()
+    _found: dict[str, list[ProbeEvent]] = fresh(dict)
+    _held: set[str] = fresh(set)
+    _told: set[str] = fresh(set)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, ProbeEvent) or event.name != self.experiment:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from traincheck.readings.loss_terms import Label, shown
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.losses import LabelPositions, LossTerm, LossTerms, Positions
+from traincheck.schema.observations.losses import LabelPositions, LossTerm, LossTerms
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
 
@@ -48,10 +48,7 @@ class MeanWeightedByItself(EventRule, code="TC032"):
     likely_cause = "The loss was reduced before its factor was computed: {observed}."
     fix = 'Compute the loss with reduction="none", apply the factor, and take the mean last.'
     needs = needs_of(LossTerms)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._steps: Counter[Label] = Counter()
+    _steps: Counter[Label] = fresh(Counter)
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, LossTerms)
@@ -80,8 +77,8 @@ class MeanWeightedByItself(EventRule, code="TC032"):
             symptom=Symptom.WRONG_VALUE,
             message=f"{name}, a mean over {term.elements} elements, is weighted by itself",
             expected="a factor for each element, before the mean",
-            observed=f"a factor is computed from {name}, which is a mean over {term.elements}"
-            " elements, and multiplies it",
+            observed=f"a factor is computed from {name}, which is a mean over {term.elements} "
+            "elements, and multiplies it",
         )
 
 
@@ -120,10 +117,7 @@ class OnlyIgnoredLabelsTrained(EventRule, code="TC033", severity="error"):
     likely_cause = "The mask of the loss is inverted: {observed}."
     fix = "Invert the mask of the loss: mask = labels != ignore_index."
     needs = needs_of(LabelPositions)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._steps = 0
+    _steps = 0
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, LabelPositions)
@@ -145,18 +139,14 @@ class OnlyIgnoredLabelsTrained(EventRule, code="TC033", severity="error"):
         if not inverted or self._steps != _STEPS:
             return []
         self._steps += 1  # report it once
-        return [self._violation(event, inverted[0])]
-
-    def _violation(self, event: Event, found: Positions) -> Violation:
-        rows = found.shape[0] if found.shape else 0
-        return self.violation(
+        first = inverted[0]
+        rows = first.shape[0] if first.shape else 0
+        return self.found(
             event,
             subject=Subject(api=Families.BACKWARD),
             symptom=Symptom.LOSS_INPUT,
             message="only positions with an ignored label get a gradient",
-            expected=f"gradients at the {found.labels} positions that have a label",
-            observed=(
-                f"of {found.labels} positions with a label in {rows} rows none gets a gradient, of "
-                f"{found.ignored} ignored ones {found.trained_ignored} do"
-            ),
+            expected=f"gradients at the {first.labels} positions that have a label",
+            observed=f"of {first.labels} positions with a label in {rows} rows none gets a "
+            f"gradient, of {first.ignored} ignored ones {first.trained_ignored} do",
         )

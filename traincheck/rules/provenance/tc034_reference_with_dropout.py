@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, Forward, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
@@ -60,11 +61,8 @@ class ReferenceWithDropout(StepRule, code="TC034"):
     )
     needs = DISCOVERY | GRADIENTS | MODES | needs_of(LabelPositions)
     observes = Needs(kinds=frozenset({"mark", "step"}), marks=frozenset({LabelPositions.text}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_compared = False
-        self._steps: Counter[str] = Counter()
+    _is_compared = False
+    _steps: Counter[str] = fresh(Counter)
 
     def observe(self, event: Event) -> Sequence[Violation]:
         found = observed(event, LabelPositions)
@@ -96,20 +94,19 @@ class ReferenceWithDropout(StepRule, code="TC034"):
                 continue
             self._steps[forward.path] += 1
             if self._steps[forward.path] == _STEPS:
-                found.append(self._violation(forward, facts))
+                path, active = forward.path, sorted(_active(forward))
+                found += self.proven(
+                    facts,
+                    subject=Subject(module=path),
+                    symptom=Symptom.TRAINING_MODE,
+                    message=f"dropout is on while {path} computes log-probabilities without "
+                    "gradients",
+                    expected=f"{path} in evaluation mode in the pass without gradients, or no "
+                    "dropout",
+                    observed=f"{path} is in training mode, dropout is active in {joined(active)}",
+                    evidence=(forward.call,),
+                )
         return found
-
-    def _violation(self, forward: Forward, facts: StepFacts) -> Violation:
-        path, active = forward.path, sorted(_active(forward))
-        return self.proof(
-            facts,
-            subject=Subject(module=path),
-            symptom=Symptom.TRAINING_MODE,
-            message=f"dropout is on while {path} computes log-probabilities without gradients",
-            expected=f"{path} in evaluation mode in the pass without gradients, or no dropout",
-            observed=f"{path} is in training mode, dropout is active in {joined(active)}",
-            evidence=(forward.call,),
-        )
 
 
 def _active(forward: Forward) -> list[str]:

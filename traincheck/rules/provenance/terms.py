@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from traincheck.readings.loss_terms import ConstantSteps, Label, LossProvenance, shown
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -63,11 +63,8 @@ class ConstantLossTerm(EventRule, code="TC030"):
         "detach(), or remove it from the sum."
     )
     needs = needs_of(LossTerms)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._provenance = LossProvenance()
-        self._reported: dict[Label, Violation] = {}
+    _provenance = fresh(LossProvenance)
+    _reported: dict[Label, Violation] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         found = self._provenance.observe(event)
@@ -150,14 +147,11 @@ class DroppedLossSum(EventRule, code="TC031"):
         "it under torch.no_grad()."
     )
     needs = needs_of(LossSums, LossTerms)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._steps: Counter[str] = Counter()  # by line
-        self._whole: set[str] = set()  # lines whose sum was trained as a whole
-        self._trained: set[str] = set()  # names of terms
-        self._first: dict[str, tuple[Event, LossSum]] = {}
-        self._reported: dict[str, Violation] = {}
+    _steps: Counter[str] = fresh(Counter)  # by line
+    _whole: set[str] = fresh(set)  # lines whose sum was trained as a whole
+    _trained: set[str] = fresh(set)  # names of terms
+    _first: dict[str, tuple[Event, LossSum]] = fresh(dict)
+    _reported: dict[str, Violation] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         if (terms := observed(event, LossTerms)) is not None:

@@ -30,10 +30,7 @@ class CollectiveRule(BuiltInRule):
 
     uses: ClassVar[Sequence[type[RunState]]] = (Collectives,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"collective", "mark", "step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_over = False
+    is_over = False
 
     def bind(self, run_states: RunStates) -> None:
         self._collectives = run_states.of(Collectives)
@@ -73,10 +70,8 @@ class EnteredCallRule(CollectiveRule):
             step=min(steps, default=None),
             subject=Subject(api=f"torch.distributed.{other.op}", variable=other.variable),
             symptom=Symptom.OUT_OF_STEP,
-            message=(
-                f"ranks {first.rank} and {other.rank} disagree about the {self.mismatch.value} in "
-                f"call {first.number} of group {first.group}: {observed}"
-            ),
+            message=f"ranks {first.rank} and {other.rank} disagree about the {self.mismatch.value} "
+            f"in call {first.number} of group {first.group}: {observed}",
             expected="every rank makes the same collectives in the same order with equal shapes",
             observed=observed,
             evidence=(first, other),

@@ -160,19 +160,17 @@ class CauseRule(RankRule):
             cause = None if name in self.reported else cause_of(name, step)
             if cause is not None and cause.reason is self.reason:
                 self.reported.add(name)
-                found.append(self._violation(name, cause, step))
+                found += self.found(
+                    step.end,
+                    step=step.step,
+                    rank=cause.rank,
+                    stage="train",
+                    subject=Subject(variable=name, module=cause.module),
+                    symptom=Symptom.NOT_SYNCHRONIZED,
+                    message=f"{cause.message.format(name=name)}; the ranks differ there after the "
+                    "step",
+                    expected=cause.expected,
+                    observed=cause.observed,
+                    evidence=cause.evidence,
+                )
         return found
-
-    def _violation(self, name: str, cause: Cause, step: RunStep) -> Violation:
-        return self.violation(
-            step.end,
-            step=step.step,
-            rank=cause.rank,
-            stage="train",
-            subject=Subject(variable=name, module=cause.module),
-            symptom=Symptom.NOT_SYNCHRONIZED,
-            message=f"{cause.message.format(name=name)}; the ranks differ there after the step",
-            expected=cause.expected,
-            observed=cause.observed,
-            evidence=cause.evidence,
-        )

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from traincheck.readings.distributed.replicas import REPLICA_VALUES, Distance, Replicas, joint
 from traincheck.readings.provider import RunState, RunStates
-from traincheck.rules.base.rule import BuiltInRule, Streak, extend
+from traincheck.rules.base.rule import BuiltInRule, Streak, extend, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -100,10 +100,7 @@ class ReplicatedParameterDiffers(ReplicaRule, code="TC086", severity="error"):
         "Pass grad_placements=[Partial()] to to_local() where the backward pass of a rank gives a "
         "part of the gradient, or all-reduce the gradient before optimizer.step()."
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._apart: dict[str, Streak] = {}
+    _apart: dict[str, Streak] = fresh(dict)
 
     def judge(self, distances: Sequence[Distance]) -> Sequence[Violation]:
         placed = [one for one in distances if one.layout is not None]
@@ -117,38 +114,38 @@ class ReplicatedParameterDiffers(ReplicaRule, code="TC086", severity="error"):
                 self._apart.pop(one.name, None)
             elif extend(self._apart, one.name, one.step).count >= PROOF:
                 self.reported.add(one.name)
-                found.append(self._violation(one, gradients.get(one.name)))
+                gradient = gradients.get(one.name)
+                first, second = one.ranks
+                layout = one.layout
+                mesh = ""
+                if layout is not None:
+                    mesh = ", ".join(
+                        f"{text} over {f'{dim} of ' if dim else ''}{size} ranks"
+                        for dim, size, text in zip(layout.dims, layout.sizes, layout.placements)
+                    )
+                observed = (
+                    f"they differ by {one.apart / one.norm:.2%} of the norm"
+                    if one.norm
+                    else "differ"
+                )
+                if gradient is not None and gradient.apart > _SHARE_OF_GRADIENT * gradient.norm:
+                    observed += f", and their gradients by {gradient.apart / gradient.norm:.0%}"
+                found.append(
+                    Violation(
+                        check_id=self.code,
+                        step=self._apart[one.name].first,
+                        rank=second,
+                        stage="train",
+                        subject=Subject(variable=one.name),
+                        symptom=Symptom.RANKS_DIFFER,
+                        message=f"rank {second} has other values than rank {first} in {one.name}, "
+                        f"whose placement is {mesh}",
+                        expected="the same values on all ranks that hold a replica",
+                        observed=f"after step {one.step} {observed}",
+                        evidence=tuple(e for e in (one.event, one.backward) if e is not None),
+                    )
+                )
         return found
-
-    def _violation(self, one: Distance, gradient: Distance | None) -> Violation:
-        first, second = one.ranks
-        layout = one.layout
-        mesh = ""
-        if layout is not None:
-            mesh = ", ".join(
-                f"{text} over {f'{dim} of ' if dim else ''}{size} ranks"
-                for dim, size, text in zip(layout.dims, layout.sizes, layout.placements)
-            )
-        observed = (
-            f"they differ by {one.apart / one.norm:.2%} of the norm" if one.norm else "differ"
-        )
-        if gradient is not None and gradient.apart > _SHARE_OF_GRADIENT * gradient.norm:
-            observed += f", and their gradients by {gradient.apart / gradient.norm:.0%}"
-        return Violation(
-            check_id=self.code,
-            step=self._apart[one.name].first,
-            rank=second,
-            stage="train",
-            subject=Subject(variable=one.name),
-            symptom=Symptom.RANKS_DIFFER,
-            message=(
-                f"rank {second} has other values than rank {first} in {one.name}, whose placement "
-                f"is {mesh}"
-            ),
-            expected="the same values on all ranks that hold a replica",
-            observed=f"after step {one.step} {observed}",
-            evidence=tuple(e for e in (one.event, one.backward) if e is not None),
-        )
 
 
 _NEAR = 0.5  # of the norm: models of separate initialization are 1.4 apart
@@ -201,11 +198,8 @@ class GradientsReducedOverOneRank(ReplicaRule, code="TC087", severity="error"):
         "FSDP(model, sharding_strategy=ShardingStrategy.FULL_SHARD), or fully_shard with the whole "
         "mesh."
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first: int | None = None
-        self._times = 0
+    _first: int | None = None
+    _times = 0
 
     def judge(self, distances: Sequence[Distance]) -> Sequence[Violation]:
         alone = [one for one in distances if one.layout is None and one.role == "parameter"]
@@ -223,30 +217,25 @@ class GradientsReducedOverOneRank(ReplicaRule, code="TC087", severity="error"):
         if self._times < PROOF:
             return ()
         self.is_over = True
-        return [self._violation(alone)]
-
-    def _violation(self, alone: Sequence[Distance]) -> Violation:
         one = alone[0]
         groups = [g for some in self.replicas.groups.values() for g in some if len(g.ranks) == 1]
         wrapper = "a mesh of one rank"
         if groups:
             strategy = f" ({groups[0].strategy})" if groups[0].strategy else ""
             wrapper = f"{groups[0].kind}{strategy} over one rank"
-        return Violation(
-            check_id=self.code,
-            step=self._first,
-            rank=one.ranks[1],
-            stage="train",
-            subject=Subject(module=one.name.partition(".")[0]),
-            symptom=Symptom.NOT_SYNCHRONIZED,
-            message=(
-                f"all {len(alone)} parameters are in {wrapper}, and ranks {one.ranks[0]} and "
-                f"{one.ranks[1]}, which began with the same model, differ more and more"
-            ),
-            expected="gradients that are reduced over all ranks that train the model",
-            observed=(
-                f"{wrapper}; after step {one.step} the ranks are {joint(alone):.2%} of the norm "
-                "of the parameters apart"
-            ),
-            evidence=tuple(e for e in (one.event, one.backward) if e is not None),
-        )
+        return [
+            Violation(
+                check_id=self.code,
+                step=self._first,
+                rank=one.ranks[1],
+                stage="train",
+                subject=Subject(module=one.name.partition(".")[0]),
+                symptom=Symptom.NOT_SYNCHRONIZED,
+                message=f"all {len(alone)} parameters are in {wrapper}, and ranks {one.ranks[0]} "
+                f"and {one.ranks[1]}, which began with the same model, differ more and more",
+                expected="gradients that are reduced over all ranks that train the model",
+                observed=f"{wrapper}; after step {one.step} the ranks are {joint(alone):.2%} of "
+                "the norm of the parameters apart",
+                evidence=tuple(e for e in (one.event, one.backward) if e is not None),
+            )
+        ]

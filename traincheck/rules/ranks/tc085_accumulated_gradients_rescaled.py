@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from traincheck.readings.provider import RunState, RunStates
 from traincheck.readings.rescaled_gradients import RESCALED, RescaledGradients, Rescaling
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -66,10 +66,7 @@ class AccumulatedGradientsRescaled(BuiltInRule, code="TC085", severity="warning"
     needs = RESCALED
     uses: ClassVar[Sequence[type[RunState]]] = (RescaledGradients,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: list[Rescaling] = []
+    _found: list[Rescaling] = fresh(list)
 
     def bind(self, run_states: RunStates) -> None:
         self._run_states = run_states.of(RescaledGradients)
@@ -89,23 +86,17 @@ class AccumulatedGradientsRescaled(BuiltInRule, code="TC085", severity="warning"
         if len(self._found) < _PROOF or self.is_over:
             return ()
         self.is_over = True
-        return [self._report(self._found[0], len(found))]
-
-    def _report(self, one: Rescaling, times: int) -> Violation:
-        return self.violation(
+        one = self._found[0]
+        return self.found(
             one.event,
             subject=Subject(api=Families.BACKWARD),
             symptom=Symptom.WRONG_ORDER,
-            message=(
-                f"after {one.passes} of the backward passes that accumulate for one optimizer "
-                f"step, {joined(list(one.names), _SHOWN)} are multiplied by {one.factor:.4g}, and "
-                "the next pass adds to that"
-            ),
+            message=f"after {one.passes} of the backward passes that accumulate for one optimizer "
+            f"step, {joined(list(one.names), _SHOWN)} are multiplied by {one.factor:.4g}, and the "
+            "next pass adds to that",
             expected="gradients that only backward() changes until the accumulation is complete",
-            observed=(
-                f"all {len(one.names)} gradients are multiplied by {one.factor:.4g} in the middle "
-                f"of the accumulation, {times} times in one step"
-            ),
+            observed=f"all {len(one.names)} gradients are multiplied by {one.factor:.4g} in the "
+            f"middle of the accumulation, {len(found)} times in one step",
             evidence=(one.last, one.next),
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 
 from traincheck.readings.distributed.rank_steps import REPLICAS
 from traincheck.readings.distributed.ranks import RunStep
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import RankRule
 from traincheck.rules.ranks.replicas import cause_of
 from traincheck.schema.claims import Needs
@@ -73,13 +74,10 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
     )
     needs = REPLICAS | Needs(calls=frozenset({Families.BACKWARD}))
     scope = "run"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._agreed: Counter[str] = Counter()  # steps in a row that left them equal on all ranks
-        self._shared: set[str] = set()  # equal in enough steps that it is intended
-        self._updated: set[str] = set()  # optimizers that have stepped
-        self._exchanged = False
+    _agreed: Counter[str] = fresh(Counter)  # steps in a row that left them equal on all ranks
+    _shared: set[str] = fresh(set)  # equal in enough steps that it is intended
+    _updated: set[str] = fresh(set)  # optimizers that have stepped
+    _exchanged = False
 
     def judge(self, step: RunStep) -> list[Violation]:
         self._exchanged |= all(page.collectives for page in step.pages.values())

@@ -52,10 +52,7 @@ class RanksStepUnequally(RankRule, code="TC402", severity="error"):
     )
     needs = REPLICAS
     scope = "run"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_lost = False
+    _is_lost = False
 
     def judge(self, step: RunStep) -> list[Violation]:
         wrapped = all(rank.wraps and not rank.is_local for rank in step.ranks.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, fresh
 from traincheck.rules.ranks.waiting import Member, Wait, described, missing_in, place_of, waits
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
@@ -61,12 +61,9 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         kinds=frozenset({"collective", "mark", "step"}),
     )
     scope = "run"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._members: dict[int, Member] = {}
-        self._stall: Violation | None = None
-        self._stalled_until_ns = 0.0
+    _members: dict[int, Member] = fresh(dict)
+    _stall: Violation | None = None
+    _stalled_until_ns = 0.0
 
     # One finding a run: everything after a hang follows from it. A silent rank may only be slow, so
     # that violation is withdrawn when the rank continues.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from traincheck.readings.distributed.collectives import Meeting
 from traincheck.readings.distributed.rank_steps import FSDP_FORWARD, REPLICAS
 from traincheck.readings.distributed.ranks import RunStep
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import RankRule
 from traincheck.rules.ranks.collectives import CollectiveRule
 from traincheck.schema.claims import Needs
@@ -69,23 +69,26 @@ class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
                 self.triggered += rank == first
                 if mine != theirs:
                     self.is_over = True
-                    return [self._violation(step, call, calls[rank][index], rank)]
+                    other = calls[rank][index]
+                    observed = (
+                        f"rank {step.first_rank}: {_norm(call):.6g}, rank {rank}: "
+                        f"{_norm(other):.6g}"
+                    )
+                    return [
+                        Violation(
+                            check_id=self.code,
+                            step=step.step,
+                            rank=rank,
+                            stage="train",
+                            subject=Subject(api=Families.CLIP_NORM),
+                            symptom=Symptom.RANKS_DIFFER,
+                            message=f"ranks of one model clip by different norms: {observed}",
+                            expected="the norm of all gradients, which is the same on every rank",
+                            observed=observed,
+                            evidence=(call, other),
+                        )
+                    ]
         return []
-
-    def _violation(self, step: RunStep, call: CallEvent, other: CallEvent, rank: int) -> Violation:
-        observed = f"rank {step.first_rank}: {_norm(call):.6g}, rank {rank}: {_norm(other):.6g}"
-        return Violation(
-            check_id=self.code,
-            step=step.step,
-            rank=rank,
-            stage="train",
-            subject=Subject(api=Families.CLIP_NORM),
-            symptom=Symptom.RANKS_DIFFER,
-            message=f"ranks of one model clip by different norms: {observed}",
-            expected="the norm of all gradients, which is the same on every rank",
-            observed=observed,
-            evidence=(call, other),
-        )
 
 
 def _norm(call: CallEvent) -> float | None:
@@ -145,19 +148,17 @@ class CollectiveResultDiffers(
         self.is_over = True
         first, other, receiver = pair.first, pair.other, pair.receiver
         others = "other ranks hold" if receiver.peer is None else f"rank {receiver.peer} sent"
-        return [
-            self.violation(
-                receiver,
-                subject=Subject(api=f"torch.distributed.{receiver.op}", variable=receiver.variable),
-                symptom=Symptom.RANKS_DIFFER,
-                message=f"after {receiver.op}, rank {receiver.rank} does not hold the data that "
-                + others,
-                expected="the same content on both ends",
-                observed=f"content on rank {first.rank}: {_short(contents[0])}, "
-                f"rank {other.rank}: {_short(contents[1])}",
-                evidence=(first, other),
-            )
-        ]
+        return self.found(
+            receiver,
+            subject=Subject(api=f"torch.distributed.{receiver.op}", variable=receiver.variable),
+            symptom=Symptom.RANKS_DIFFER,
+            message=f"after {receiver.op}, rank {receiver.rank} does not hold the data that "
+            + others,
+            expected="the same content on both ends",
+            observed=f"content on rank {first.rank}: {_short(contents[0])}, rank {other.rank}: "
+            f"{_short(contents[1])}",
+            evidence=(first, other),
+        )
 
 
 def _short(digest: str) -> str:
@@ -212,11 +213,8 @@ class RanksInitializedDifferently(
     )
     needs = REPLICAS | Needs(calls=frozenset({Families.BACKWARD}))
     scope = "run"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._settled: set[str] = set()  # reported, or equal once
-        self._apart: dict[str, Streak] = {}  # steps after which they differed
+    _settled: set[str] = fresh(set)  # reported, or equal once
+    _apart: dict[str, Streak] = fresh(dict)  # steps after which they differed
 
     def judge(self, step: RunStep) -> list[Violation]:
         if not step.is_complete or any(r.is_sharded or r.is_local for r in step.ranks.values()):
@@ -231,25 +229,26 @@ class RanksInitializedDifferently(
             streak = extend(self._apart, name, step.step)
             if streak.count >= _PROOF:
                 self._settled.add(name)
-                found.append(self._violation(name, streak.first, step))
+                rank = max(step.pages)
+                looks = [facts.begun[name] for facts in step.ranks.values()]
+                found.append(
+                    Violation(
+                        check_id=self.code,
+                        step=streak.first,
+                        rank=rank,
+                        stage="train",
+                        subject=Subject(variable=name),
+                        symptom=Symptom.RANKS_DIFFER,
+                        message=f"all ranks reduce the gradient of {name}, but its initial values "
+                        "differ",
+                        expected="the same content on every rank before the first step",
+                        observed=f"rank {rank} and rank {step.first_rank} started with different "
+                        "values",
+                        evidence=(
+                            looks[0],
+                            looks[-1],
+                            next(c for c in step.pages[rank].collectives if c.variable == name),
+                        ),
+                    )
+                )
         return found
-
-    def _violation(self, name: str, first: int | None, step: RunStep) -> Violation:
-        rank = max(step.pages)
-        looks = [facts.begun[name] for facts in step.ranks.values()]
-        return Violation(
-            check_id=self.code,
-            step=first,
-            rank=rank,
-            stage="train",
-            subject=Subject(variable=name),
-            symptom=Symptom.RANKS_DIFFER,
-            message=f"all ranks reduce the gradient of {name}, but its initial values differ",
-            expected="the same content on every rank before the first step",
-            observed=f"rank {rank} and rank {step.first_rank} started with different values",
-            evidence=(
-                looks[0],
-                looks[-1],
-                next(c for c in step.pages[rank].collectives if c.variable == name),
-            ),
-        )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.schedules.fading_rates import SCHEDULING, Rate
 from traincheck.schema.claims import Needs
@@ -69,13 +70,10 @@ class LearningRateExhausted(StepRule, code="TC210"):
         "optimizer step."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=SCHEDULING)
-
-    def __init__(self, steps: int = 3) -> None:
-        super().__init__()
-        self.steps = steps
-        self._rates: dict[str, Rate] = {}
-        self._before: Mapping[str, Sequence[float]] = {}
-        self._has_scheduler = False
+    steps: int = 3
+    _rates: dict[str, Rate] = fresh(dict)
+    _before: Mapping[str, Sequence[float]] = fresh(dict)
+    _has_scheduler = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
@@ -208,10 +206,8 @@ class LearningRateExhausted(StepRule, code="TC210"):
             step=rate.often_since if rate.often else rate.first_zero,
             subject=Subject(api=Families.SCHEDULER_STEP),
             symptom=Symptom.SCHEDULE,
-            message=(
-                f"{often}, and {label} keeps stepping with a learning rate of zero (from step "
-                f"{rate.first_zero} on)"
-            ),
+            message=f"{often}, and {label} keeps stepping with a learning rate of zero (from step "
+            f"{rate.first_zero} on)",
             expected="a learning rate above zero while there are gradients to apply",
             observed=often,
             evidence=calls,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -49,10 +50,7 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
     )
     fix = "Call scheduler.step() in one place only, per batch or per epoch as its schedule counts."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._schedules: dict[tuple[str, str], _Schedule] = {}
+    _schedules: dict[tuple[str, str], _Schedule] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -87,18 +85,16 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
         rare = next(call for where, call in places.items() if where not in schedule.alone)
         name = often.api.split(".")[-2]
         lines = " and ".join(short(call.where) for call in (often, rare))
-        return [
-            self.proof(
-                facts,
-                step=schedule.first,
-                subject=Subject(api=Families.SCHEDULER_STEP),
-                symptom=Symptom.SCHEDULE,
-                message=f"{name} is advanced from two lines, {lines}, with no update in between",
-                expected=f"one call of {name}.step() per batch or per epoch",
-                observed=f"{name}.step() at {lines}",
-                evidence=(rare, often),
-            )
-        ]
+        return self.proven(
+            facts,
+            step=schedule.first,
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
+            message=f"{name} is advanced from two lines, {lines}, with no update in between",
+            expected=f"one call of {name}.step() per batch or per epoch",
+            observed=f"{name}.step() at {lines}",
+            evidence=(rare, often),
+        )
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -59,17 +60,14 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
         "rebuild the scheduler with it."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._schedules: dict[str, _Schedule] = {}
-        self._made: dict[str, int] = {}  # creation time in ns
-        self._stepped: dict[str, int] = {}  # time of the last step in ns
-        self._updates: Counter[str] = Counter()
-        self._rates: dict[str, Sequence[float]] = {}  # first rates
-        self._moved: set[str] = set()  # optimizers whose rates changed
-        self._last: StepFacts | None = None
-        self._is_lost = False
+    _schedules: dict[str, _Schedule] = fresh(dict)
+    _made: dict[str, int] = fresh(dict)  # creation time in ns
+    _stepped: dict[str, int] = fresh(dict)  # time of the last step in ns
+    _updates: Counter[str] = fresh(Counter)
+    _rates: dict[str, Sequence[float]] = fresh(dict)  # first rates
+    _moved: set[str] = fresh(set)  # optimizers whose rates changed
+    _last: StepFacts | None = None
+    _is_lost = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:
@@ -161,14 +159,11 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
             step=step,
             subject=Subject(api=Families.SCHEDULER_STEP),
             symptom=Symptom.SCHEDULE,
-            message=(
-                f"a scheduler changes the learning rate of {idle.label}, which does not step; "
-                f"{active.label} trains the same parameters"
-            ),
+            message=f"a scheduler changes the learning rate of {idle.label}, which does not step; "
+            f"{active.label} trains the same parameters",
             expected="the optimizer of a scheduler steps between its steps",
-            observed=(
-                f"the scheduler belongs to {idle.label}, but {active.label} steps in its place"
-            ),
+            observed=f"the scheduler belongs to {idle.label}, but {active.label} steps in its "
+            "place",
             evidence=[call, active.made],
         )
         if not active.made.where:

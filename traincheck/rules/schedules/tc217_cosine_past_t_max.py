@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -50,10 +51,7 @@ class CosinePastTMax(StepRule, code="TC217", severity="info", aliases=("cosine-t
         "CosineAnnealingWarmRestarts if the rate is to rise again."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._courses: dict[str, _Course] = {}
+    _courses: dict[str, _Course] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
@@ -91,19 +89,17 @@ class CosinePastTMax(StepRule, code="TC217", severity="info", aliases=("cosine-t
         course.is_reported = True
         step, advanced, lowest = course.first
         label = self.ledger.holders[owner].label if owner in self.ledger.holders else owner
-        return [
-            self.proof(
-                facts,
-                step=step,
-                subject=Subject(api=Families.SCHEDULER_STEP),
-                symptom=Symptom.ADVICE,
-                message=f"the rate of {label} rises again from step {step} on, after {advanced} "
-                "calls of scheduler.step()",
-                expected="a rate that falls until training ends",
-                observed=f"the rate of {label} was {lowest:.3g} and rises after {advanced} calls",
-                evidence=(course.call,),
-            )
-        ]
+        return self.proven(
+            facts,
+            step=step,
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.ADVICE,
+            message=f"the rate of {label} rises again from step {step} on, after {advanced} calls "
+            "of scheduler.step()",
+            expected="a rate that falls until training ends",
+            observed=f"the rate of {label} was {lowest:.3g} and rises after {advanced} calls",
+            evidence=(course.call,),
+        )
 
 
 @dataclass(slots=True)

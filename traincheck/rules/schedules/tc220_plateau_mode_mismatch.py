@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -63,10 +63,7 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
         calls=frozenset({Families.SCHEDULER_STEP, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"checkpoint", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._courses: defaultdict[tuple[int, str], _Course] = defaultdict(_Course)
+    _courses: defaultdict[tuple[int, str], _Course] = fresh(lambda: defaultdict(_Course))
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and event.family == Families.SCHEDULER_STEP:
@@ -96,21 +93,19 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
         self.triggered += 1
         if course.is_wrong and course.reduced is not None:
             course.is_over = True
-            yield self._violation(course.reduced, course.metrics)
-
-    def _violation(self, call: CallEvent, metrics: Sequence[float]) -> Violation:
-        shown = ", ".join(f"{metric:.4g}" for metric in metrics[-_SHOWN:])
-        rises = metrics[-1] > metrics[0]
-        word = "rises" if rises else "falls"
-        return self.violation(
-            call,
-            stage="train",
-            subject=Subject(api=Families.SCHEDULER_STEP),
-            symptom=Symptom.SCHEDULE,
-            message=f"the rate of {call.owner} is reduced while the metric {word} ({shown})",
-            expected=f'mode="{"max" if rises else "min"}" for a metric that improves as it {word}',
-            observed=f"the metric {word} ({shown}), but the rate is reduced",
-        )
+            shown = ", ".join(f"{metric:.4g}" for metric in course.metrics[-_SHOWN:])
+            rises = course.metrics[-1] > course.metrics[0]
+            word, mode = ("rises", "max") if rises else ("falls", "min")
+            yield self.violation(
+                course.reduced,
+                stage="train",
+                subject=Subject(api=Families.SCHEDULER_STEP),
+                symptom=Symptom.SCHEDULE,
+                message=f"the rate of {course.reduced.owner} is reduced while the metric {word} "
+                f"({shown})",
+                expected=f'mode="{mode}" for a metric that improves as it {word}',
+                observed=f"the metric {word} ({shown}), but the rate is reduced",
+            )
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.readings.loader_epochs import Passes
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -81,13 +82,10 @@ class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-ano
             kinds=frozenset({"batch", "checkpoint"}),
         )
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._plans: dict[str, _Plan] = {}
-        self._came: Counter[str] = Counter()  # batches of each loader before this step
-        self._last: StepFacts | None = None
-        self._is_lost = False
+    _plans: dict[str, _Plan] = fresh(dict)
+    _came: Counter[str] = fresh(Counter)  # batches of each loader before this step
+    _last: StepFacts | None = None
+    _is_lost = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._last = facts

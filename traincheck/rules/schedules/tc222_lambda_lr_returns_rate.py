@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import DISCOVERY, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -64,12 +64,9 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
         }),
         kinds=frozenset({"checkpoint"}),
     )  # fmt: skip
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._courses: dict[str, _Course] = {}
-        self._last: StepFacts | None = None
-        self._is_lost = False
+    _courses: dict[str, _Course] = fresh(dict)
+    _last: StepFacts | None = None
+    _is_lost = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._last = facts
@@ -98,7 +95,12 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
         found = []
         for owner, course in sorted(self._courses.items()):
             holder = self.ledger.holders.get(owner)
-            if holder is None or not course.is_over or self._is_resumed():
+            # Whether a schedule may have started at any of its steps, with any rate.
+            if (
+                holder is None
+                or not course.is_over
+                or any(name == _LAMBDA or "optim" in name for name in self.ledger.loaded)
+            ):
                 continue
             self.triggered += 1
             # The initial rate of each group, or 0 if it is unknown.
@@ -106,26 +108,22 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
             initial = [number(hyper.get("initial_lr", hyper.get("lr"))) or 0 for hyper in hypers]
             pairs = list(zip(initial, course.largest))
             if len(initial) == len(course.largest) > 0 and all(_is_square(*pair) for pair in pairs):
-                found.append(self._violation(course, holder, pairs[0]))
+                wrong = pairs[0]
+                assert self._last is not None  # there have been updates
+                fact = (
+                    f"the largest rate is {wrong[1]:.3g}, the initial rate {wrong[0]:.3g} squared"
+                )
+                found += self.proven(
+                    self._last,
+                    step=course.first,
+                    subject=Subject(api=Families.SCHEDULER_STEP),
+                    symptom=Symptom.SCHEDULE,
+                    message=f"LambdaLR of {holder.label}: {fact}",
+                    expected=f"a rate of {wrong[0]:.3g} where the function returns 1",
+                    observed=fact,
+                    evidence=(course.made,),
+                )
         return found
-
-    def _is_resumed(self) -> bool:
-        """Whether a schedule may have started at any of its steps, with any rate."""
-        return any(name == _LAMBDA or "optim" in name for name in self.ledger.loaded)
-
-    def _violation(self, course: _Course, holder: Holder, pair: tuple[float, float]) -> Violation:
-        assert self._last is not None  # there have been updates
-        fact = f"the largest rate is {pair[1]:.3g}, the initial rate {pair[0]:.3g} squared"
-        return self.proof(
-            self._last,
-            step=course.first,
-            subject=Subject(api=Families.SCHEDULER_STEP),
-            symptom=Symptom.SCHEDULE,
-            message=f"LambdaLR of {holder.label}: {fact}",
-            expected=f"a rate of {pair[0]:.3g} where the function returns 1",
-            observed=fact,
-            evidence=(course.made,),
-        )
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from itertools import permutations
 from math import prod
 
 from traincheck.readings.losses import CROSS_ENTROPY, NLL, as_loss, given
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -76,15 +76,12 @@ class ViewForTranspose(EventRule, code="TC328"):
     needs = Needs(
         calls=RESHAPES | {Families.MODULE, *_OF_CLASSES}, kinds=frozenset({"batch", "step"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._views: list[tuple[CallEvent, TensorSummary, TensorSummary]] = []
-        self._batches: set[int | None] = set()  # batch sizes of loaders
-        self._given: set[int | None] = set()  # batch sizes of model inputs
-        self._scores: set[tuple[int, ...]] = set()  # shapes of loss inputs
-        self._first: dict[Place, Violation] = {}
-        self._steps: Counter[Place] = Counter()
+    _views: list[tuple[CallEvent, TensorSummary, TensorSummary]] = fresh(list)
+    _batches: set[int | None] = fresh(set)  # batch sizes of loaders
+    _given: set[int | None] = fresh(set)  # batch sizes of model inputs
+    _scores: set[tuple[int, ...]] = fresh(set)  # shapes of loss inputs
+    _first: dict[Place, Violation] = fresh(dict)
+    _steps: Counter[Place] = fresh(Counter)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
@@ -100,7 +97,21 @@ class ViewForTranspose(EventRule, code="TC328"):
                     mixed = f"the scores of {after.shape[1]} classes"
                 if mixed is not None:
                     place = call.api, call.module, call.where
-                    found.setdefault(place, self._violation(call, mixed, before.shape, after.shape))
+                    name = call.api.rpartition(".")[2]
+                    found.setdefault(
+                        place,
+                        self.violation(
+                            call,
+                            subject=Subject(api=call.api, module=call.module),
+                            symptom=Symptom.LOSS_INPUT,
+                            message=f"{name}() mixes {mixed}",
+                            expected=f"{mixed} stay intact, as with transpose() or permute()",
+                            observed=f"{name}() changes the shape {tuple(before.shape)} to "
+                            f"{tuple(after.shape)}",
+                            title=f"A view mixes {mixed}"
+                            + (f" in {call.module}" if call.module else ""),
+                        ),
+                    )
             self._steps.update(found.keys())
             self._first = {**found, **self._first}
             return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
@@ -117,20 +128,6 @@ class ViewForTranspose(EventRule, code="TC328"):
             elif event.root:
                 self._given.add(_rows(tensors_in(event.args).values()))
         return []
-
-    def _violation(
-        self, call: CallEvent, mixed: str, before: Sequence[int], after: Sequence[int]
-    ) -> Violation:
-        name = call.api.rpartition(".")[2]
-        return self.violation(
-            call,
-            subject=Subject(api=call.api, module=call.module),
-            symptom=Symptom.LOSS_INPUT,
-            message=f"{name}() mixes {mixed}",
-            expected=f"{mixed} stay intact, as with transpose() or permute()",
-            observed=f"{name}() changes the shape {tuple(before)} to {tuple(after)}",
-            title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
-        )
 
 
 def _rows(tensors: Iterable[TensorSummary]) -> int | None:

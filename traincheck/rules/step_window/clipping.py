@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.readings.training_state import TrainingState
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -51,18 +52,15 @@ class ClipAfterStep(StepRule, code="TC205", severity="error"):
     likely_cause = "{observed}: the call{where} is at the wrong place in the loop."
     fix = "Move the clipping between loss.backward() and optimizer.step()."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({*_CLIPS, Families.SCALER_STEP}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._stepped = False
-        self._clipped = False  # before the step
-        self._began = False  # the next iteration has begun: no gradients to clip yet
-        self._is_early = False
-        self._late: CallEvent | None = None
-        self._late_step: int | None = None
-        self._first: int | None = None
-        self._count = 0
-        self._found: list[Violation] = []
+    _stepped = False
+    _clipped = False  # before the step
+    _began = False  # the next iteration has begun: no gradients to clip yet
+    _is_early = False
+    _late: CallEvent | None = None
+    _late_step: int | None = None
+    _first: int | None = None
+    _count = 0
+    _found: list[Violation] = fresh(list)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -167,14 +165,11 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({*_CLIPS, Families.SCALE, Families.UNSCALE, Families.SCALER_STEP}))
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._scaling = False  # a loss was scaled, its backward() follows
-        self._scaled = False  # nothing was unscaled since then
-        self._left = frozenset[int]()  # gradients that were not unscaled
-        self._clip: CallEvent | None = None
-        self._owners: Sequence[str] = ()  # owners of the clipped gradients, if others were unscaled
+    _scaling = False  # a loss was scaled, its backward() follows
+    _scaled = False  # nothing was unscaled since then
+    _left = frozenset[int]()  # gradients that were not unscaled
+    _clip: CallEvent | None = None
+    _owners: Sequence[str] = ()  # owners of the clipped gradients, if others were unscaled
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -202,7 +197,29 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
         elif family == Families.SCALER_STEP:
             if self._clip is not None and (not self._owners or call.owner in self._owners):
                 if call.args.get("enabled") is not False:
-                    found.append(self._violation(self._clip, call, facts))
+                    clip = self._clip
+                    name = clip.api.rpartition(".")[2]
+                    norm = clip.result.get("value") if isinstance(clip.result, dict) else None
+                    limit = clip.args.get("max_norm", clip.args.get("clip_value"))
+                    measured = (
+                        f" finds a norm of {norm:.4g}"
+                        if isinstance(norm, (int, float))
+                        else " is called"
+                    )
+                    labels = [self.ledger.holders[owner].label for owner in self._owners]
+                    whose = f" of {listed(labels)}" if labels else ""
+                    found += self.proven(
+                        facts,
+                        subject=Subject(api=clip.api),
+                        symptom=Symptom.WRONG_ORDER,
+                        message=f"{name}() clips gradients{whose} that are still multiplied by the "
+                        "scale of GradScaler; scaler.unscale_() is not called before "
+                        f"it{whose and ' for these'}",
+                        expected=f"scaler.unscale_(optimizer){whose} before {name}()",
+                        observed=f"{name}(){measured}, with a limit of {limit}, on scaled "
+                        f"gradients{whose}",
+                        evidence=(clip, call),
+                    )
                 self._clip = None
             self._unscale(call)
         return found
@@ -219,28 +236,6 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
             return []
         holders = self.ledger.holders.items()
         return [owner for owner, h in holders if not h.ids.isdisjoint(self._left)]
-
-    def _violation(self, clip: CallEvent, step: CallEvent, facts: StepFacts) -> Violation:
-        name = clip.api.rpartition(".")[2]
-        norm = clip.result.get("value") if isinstance(clip.result, dict) else None
-        limit = clip.args.get("max_norm", clip.args.get("clip_value"))
-        measured = (
-            f" finds a norm of {norm:.4g}" if isinstance(norm, (int, float)) else " is called"
-        )
-        labels = [self.ledger.holders[owner].label for owner in self._owners]
-        whose = f" of {listed(labels)}" if labels else ""
-        return self.proof(
-            facts,
-            subject=Subject(api=clip.api),
-            symptom=Symptom.WRONG_ORDER,
-            message=(
-                f"{name}() clips gradients{whose} that are still multiplied by the scale of "
-                f"GradScaler; scaler.unscale_() is not called before it{whose and ' for these'}"
-            ),
-            expected=f"scaler.unscale_(optimizer){whose} before {name}()",
-            observed=f"{name}(){measured}, with a limit of {limit}, on scaled gradients{whose}",
-            evidence=(clip, step),
-        )
 
 
 def _most(ledger: TrainingState, scaled: frozenset[int]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traincheck.readings.loader_epochs import Passes
 from traincheck.readings.resumptions import brings_back
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     BatchEvent,
@@ -61,17 +61,13 @@ class BetasSwapped(EventRule, code="TC218"):
             self.triggered += 1
             if betas[0] > max(_LONG, betas[1]) and betas[1] < _LONG:
                 name = event.cls.rpartition(".")[2]
-                found.append(
-                    self.violation(
-                        event,
-                        subject=Subject(api=event.cls),
-                        symptom=Symptom.WRONG_VALUE,
-                        message=f"{event.id} ({name}) was built with betas={betas}",
-                        expected=(
-                            "the first beta, for gradients, below the second, for their squares"
-                        ),
-                        observed=f"betas={betas}",
-                    )
+                found += self.found(
+                    event,
+                    subject=Subject(api=event.cls),
+                    symptom=Symptom.WRONG_VALUE,
+                    message=f"{event.id} ({name}) was built with betas={betas}",
+                    expected="the first beta, for gradients, below the second, for their squares",
+                    observed=f"betas={betas}",
                 )
         return found
 
@@ -128,12 +124,9 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
         calls=RANDOM_INITS | {Families.OPTIMIZER_STEP},
         kinds=frozenset({"optimizer", "batch", "checkpoint", "step"}),
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rows: dict[_Likeness, list[_Generation]] = {}
-        self._last: dict[str, list[_Generation]] = {}  # rows by the id of their last optimizer
-        self._passes = Passes()
+    _rows: dict[_Likeness, list[_Generation]] = fresh(dict)
+    _last: dict[str, list[_Generation]] = fresh(dict)  # rows by the id of their last optimizer
+    _passes = fresh(Passes)
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, BatchEvent):
@@ -184,10 +177,8 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
             symptom=Symptom.MADE_ANEW,
             message=f"{second.id} ({name}) is rebuilt over the parameters of {first.id}",
             expected="one optimizer for all epochs",
-            observed=(
-                f"{first.id}, {second.id} and {third.id} ({name}), over the same parameters, are "
-                "built one after the other, for one epoch each"
-            ),
+            observed=f"{first.id}, {second.id} and {third.id} ({name}), over the same parameters, "
+            "are built one after the other, for one epoch each",
             evidence=(third, call),
         )
 

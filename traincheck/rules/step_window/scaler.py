@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -52,11 +53,8 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALE, Families.UNSCALE, Families.SCALER_STEP}))
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._scaling = False  # a loss was scaled, its backward() follows
-        self._scaled: set[int] = set()
+    _scaling = False  # a loss was scaled, its backward() follows
+    _scaled: set[int] = fresh(set)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -81,25 +79,21 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
                 self.triggered += 1
                 wrong = moment.applied & self._scaled
                 if wrong and call.parent not in through:
-                    found.append(self._violation(moment, wrong, facts))
+                    label = self.ledger.holders[str(moment.call.owner)].label
+                    found += self.proven(
+                        facts,
+                        subject=Subject(api=Families.OPTIMIZER_STEP),
+                        symptom=Symptom.WRONG_ORDER,
+                        message=f"{label} steps directly although its gradients are multiplied by "
+                        "the scale of GradScaler",
+                        expected="scaler.step(optimizer), which divides gradients by the scale",
+                        observed=f"{label} applies {len(wrong)} gradients of a loss scaled by "
+                        "scaler.scale()",
+                        evidence=(moment.call,),
+                        optimizer=self.ledger.one_of_several(str(moment.call.owner)),
+                    )
                     continue
         return found
-
-    def _violation(self, moment: Moment, wrong: frozenset[int], facts: StepFacts) -> Violation:
-        label = self.ledger.holders[str(moment.call.owner)].label
-        return self.proof(
-            facts,
-            subject=Subject(api=Families.OPTIMIZER_STEP),
-            symptom=Symptom.WRONG_ORDER,
-            message=(
-                f"{label} steps directly although its gradients are multiplied by the scale of "
-                "GradScaler"
-            ),
-            expected="scaler.step(optimizer), which divides gradients by the scale",
-            observed=f"{label} applies {len(wrong)} gradients of a loss scaled by scaler.scale()",
-            evidence=(moment.call,),
-            optimizer=self.ledger.one_of_several(str(moment.call.owner)),
-        )
 
 
 class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
@@ -149,13 +143,10 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALER_STEP, Families.SCHEDULER_STEP}))
     )
-
-    def __init__(self, skipped: int = 10, skipped_of_all: int = 3) -> None:
-        super().__init__()
-        self.skipped = skipped
-        self.skipped_of_all = skipped_of_all
-        self._runs: dict[str, _Run] = {}
-        self._stepped: set[str] = set()
+    skipped: int = 10
+    skipped_of_all: int = 3
+    _runs: dict[str, _Run] = fresh(dict)
+    _stepped: set[str] = fresh(set)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.step_window.accumulated_gradients import Pile, Piling
 from traincheck.schema.claims import Needs
@@ -84,14 +85,10 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
         "computes its gradients."
     )
     needs = DISCOVERY | GRADIENTS | Needs(kinds=frozenset({"mark"}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._windows: dict[str, _Window] = {}
-        self._cleared: dict[
-            str, CallEvent
-        ] = {}  # last zero_grad that cleared an optimizer's gradients
-        self._piling = Piling()
+    _windows: dict[str, _Window] = fresh(dict)
+    # Last zero_grad that cleared an optimizer's gradients
+    _cleared: dict[str, CallEvent] = fresh(dict)
+    _piling = fresh(Piling)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self.triggered += bool(facts.by_hand)
@@ -112,10 +109,8 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
                     pile.facts,
                     subject=Subject(api=Families.ZERO_GRAD, variable=name),
                     symptom=Symptom.MISSING_ZERO_GRAD,
-                    message=(
-                        f"the program updates {name} again although its gradient still contains "
-                        "that of the previous update: nothing clears it in between"
-                    ),
+                    message=f"the program updates {name} again although its gradient still "
+                    "contains that of the previous update: nothing clears it in between",
                     expected="gradients are cleared between two updates",
                     observed="backward() added to gradients that the previous update had applied",
                     evidence=(pile.backward,),
@@ -183,23 +178,18 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
                 for m in facts.moments
                 if m.family == Families.BACKWARD and m.call.span < moment.call.span
             ]
-            found.append(
-                self.violation(
-                    event,
-                    stage="train",
-                    subject=Subject(api=Families.ZERO_GRAD, variable=name),
-                    symptom=Symptom.MISSING_ZERO_GRAD,
-                    message=(
-                        f"{label} steps again although the gradient of {name} still contains that "
-                        "of the "
-                        "previous step: there is no zero_grad() in between"
-                    ),
-                    expected="gradients are cleared between two steps of an optimizer",
-                    observed="backward() added to gradients that the previous step had applied",
-                    evidence=(moment.call, *backward[-1:]),
-                    likely_cause=cause,
-                    optimizer=self.ledger.one_of_several(str(moment.call.owner)),
-                )
+            found += self.found(
+                event,
+                stage="train",
+                subject=Subject(api=Families.ZERO_GRAD, variable=name),
+                symptom=Symptom.MISSING_ZERO_GRAD,
+                message=f"{label} steps again although the gradient of {name} still contains that "
+                "of the previous step: there is no zero_grad() in between",
+                expected="gradients are cleared between two steps of an optimizer",
+                observed="backward() added to gradients that the previous step had applied",
+                evidence=(moment.call, *backward[-1:]),
+                likely_cause=cause,
+                optimizer=self.ledger.one_of_several(str(moment.call.owner)),
             )
         return found
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from traincheck.readings.distributed.rank_steps import FIRST, LATER, LATER_AT_END
 from traincheck.readings.optimizers import UPDATED
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -110,20 +111,17 @@ class MissingStep(StepRule, code="TC202", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALER_STEP}), states=frozenset({"parameter@step"}))
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._stepped: set[str] = set()
-        self._never = Lapse()  # optimizers that never stepped
-        self._later = Lapse()  # optimizers that have stepped
-        # By optimizer that never stepped: number of steps it was prepared for, first violations
-        self._ready: dict[str, tuple[int, list[Violation]]] = {}
-        self._zeroed: set[str] = set()  # in the previous step
-        self._lines: set[str | None] = set()  # lines that call backward() before updates
-        self._longest = 0  # longest lapse that an update ended
-        self._sum: list[Violation] = []  # violations of a first step that is not complete
-        # Steps that changed a parameter of an optimizer that never stepped
-        self._moved: Counter[int] = Counter()
+    _stepped: set[str] = fresh(set)
+    _never = fresh(Lapse)  # optimizers that never stepped
+    _later = fresh(Lapse)  # optimizers that have stepped
+    # By optimizer that never stepped: number of steps it was prepared for, first violations
+    _ready: dict[str, tuple[int, list[Violation]]] = fresh(dict)
+    _zeroed: set[str] = fresh(set)  # in the previous step
+    _lines: set[str | None] = fresh(set)  # lines that call backward() before updates
+    _longest = 0  # longest lapse that an update ended
+    _sum: list[Violation] = fresh(list)  # violations of a first step that is not complete
+    # Steps that changed a parameter of an optimizer that never stepped
+    _moved: Counter[int] = fresh(Counter)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         counters = facts.event.counters
@@ -266,10 +264,8 @@ class MissingStep(StepRule, code="TC202", severity="error"):
                 symptom=Symptom.MISSING_STEP,
                 message=f"backward() computes gradients for {name}, but {labels} {never}",
                 expected="a step of the optimizer after backward()",
-                observed=(
-                    f"{labels} {'holds' if is_one else 'hold'} parameters of {models} that get "
-                    f"gradients, but {never}{beside}"
-                ),
+                observed=f"{labels} {'holds' if is_one else 'hold'} parameters of {models} that "
+                f"get gradients, but {never}{beside}",
                 evidence=(*calls[:1], facts.event),
                 optimizer=one,
             )

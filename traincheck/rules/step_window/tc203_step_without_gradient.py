@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.step_window.dry_optimizers import LooseTensors, UnusedPasses
 from traincheck.schema.claims import Needs
@@ -76,15 +76,12 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({Families.MODULE}), states=frozenset({"parameter@step"}))
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._runs: dict[str, _Run] = {}
-        self._never: dict[str, Streak] = {}  # optimizers without a gradient so far
-        self._loose = LooseTensors()
-        self._unused = UnusedPasses()
-        self._has_passed = False  # whether a backward pass has run
-        self._reported: set[str] = set()  # optimizers that are cut off, each reported once
+    _runs: dict[str, _Run] = fresh(dict)
+    _never: dict[str, Streak] = fresh(dict)  # optimizers without a gradient so far
+    _loose = fresh(LooseTensors)
+    _unused = fresh(UnusedPasses)
+    _has_passed = False  # whether a backward pass has run
+    _reported: set[str] = fresh(set)  # optimizers that are cut off, each reported once
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -203,25 +200,21 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
         calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
         names = self.ledger.names(run.lost)
         first = [run.first_call] if run.first_call is not None else []
-        return [
-            self.violation(
-                event,
-                step=step,
-                stage="train",
-                subject=Subject(
-                    api=Families.OPTIMIZER_STEP, variable=names[0] if len(names) == 1 else None
-                ),
-                symptom=Symptom.STEP_WITHOUT_GRADIENT,
-                message=(
-                    f"{label} steps while every gradient it could apply is None or zero, and the "
-                    f"gradients that backward() computes of {joined(names)} are cleared unused"
-                ),
-                expected="the optimizer steps with gradients from backward()",
-                observed=f"{label} finds no gradient of {joined(names)} at its step",
-                evidence=(*first, *calls),
-                optimizer=self.ledger.one_of_several(owner),
-            )
-        ]
+        return self.found(
+            event,
+            step=step,
+            stage="train",
+            subject=Subject(
+                api=Families.OPTIMIZER_STEP, variable=names[0] if len(names) == 1 else None
+            ),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
+            message=f"{label} steps while every gradient it could apply is None or zero, and the "
+            f"gradients that backward() computes of {joined(names)} are cleared unused",
+            expected="the optimizer steps with gradients from backward()",
+            observed=f"{label} finds no gradient of {joined(names)} at its step",
+            evidence=(*first, *calls),
+            optimizer=self.ledger.one_of_several(owner),
+        )
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -65,12 +66,9 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"batch", "mark"}))
     )
-
-    def __init__(self, windows: int = 3) -> None:
-        super().__init__()
-        self.windows = windows
-        self._windows: dict[str, _Window] = {}
-        self._runs: dict[str, _Run] = {}
+    windows: int = 3
+    _windows: dict[str, _Window] = fresh(dict)
+    _runs: dict[str, _Run] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         # Sums that the program keeps itself are not recorded
@@ -132,24 +130,18 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
         label = self.ledger.holders[owner].label
         whole = len(window.lost) + len(window.passes)
         what = "backward passes" if window.lost[0].batch is None else "batches"
-        return [
-            self.proof(
-                facts,
-                step=run.step,
-                subject=Subject(api=Families.ZERO_GRAD),
-                symptom=Symptom.GRADIENT_LOST,
-                message=(
-                    f"zero_grad() clears the gradients of {whole - 1} of every {whole} {what} "
-                    f"before {label} steps"
-                ),
-                expected=f"the step of {label} applies the gradients of all {whole} {what}",
-                observed=(
-                    f"{label} steps once for {whole} {what} but has the gradient of only one"
-                ),
-                evidence=(window.cleared_by, moment.call),
-                optimizer=self.ledger.one_of_several(owner),
-            )
-        ]
+        return self.proven(
+            facts,
+            step=run.step,
+            subject=Subject(api=Families.ZERO_GRAD),
+            symptom=Symptom.GRADIENT_LOST,
+            message=f"zero_grad() clears the gradients of {whole - 1} of every {whole} {what} "
+            f"before {label} steps",
+            expected=f"the step of {label} applies the gradients of all {whole} {what}",
+            observed=f"{label} steps once for {whole} {what} but has the gradient of only one",
+            evidence=(window.cleared_by, moment.call),
+            optimizer=self.ledger.one_of_several(owner),
+        )
 
 
 class _Pass(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.rule import fresh
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -45,11 +46,8 @@ class SameLossTwice(StepRule, code="TC212"):
     likely_cause = "retain_graph=True lets a second backward(){where} run on the same loss."
     fix = "Remove one of the two backward() calls, together with retain_graph=True."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.MODULE}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: CallEvent | None = None
-        self._steps: list[int | None] = []
+    _last: CallEvent | None = None
+    _steps: list[int | None] = fresh(list)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -71,21 +69,17 @@ class SameLossTwice(StepRule, code="TC212"):
         self._steps.append(facts.event.step)
         if len(self._steps) != _SAME_LOSSES:
             return []
-        return [
-            self.proof(
-                facts,
-                step=self._steps[0],
-                subject=Subject(api=Families.BACKWARD),
-                symptom=Symptom.APPLIED_TWICE,
-                message=(
-                    "backward() runs twice on the same loss with no zero_grad() in between, so "
-                    "its gradient is doubled"
-                ),
-                expected="one backward() for each loss",
-                observed=f"two backward() in a row on a loss of {_value(pair[0])}",
-                evidence=(pair[1], pair[0]),
-            )
-        ]
+        return self.proven(
+            facts,
+            step=self._steps[0],
+            subject=Subject(api=Families.BACKWARD),
+            symptom=Symptom.APPLIED_TWICE,
+            message="backward() runs twice on the same loss with no zero_grad() in between, so its "
+            "gradient is doubled",
+            expected="one backward() for each loss",
+            observed=f"two backward() in a row on a loss of {_value(pair[0])}",
+            evidence=(pair[1], pair[0]),
+        )
 
     def _same(self, moment: Moment) -> tuple[CallEvent, CallEvent] | None:
         value = _value(moment.call)
@@ -145,10 +139,7 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
         "helper function already steps."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.MODULE}))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._runs: dict[str, _Run] = {}
+    _runs: dict[str, _Run] = fresh(dict)
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -182,22 +173,18 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
         step, second, first = run.pairs[0]
         holder = self.ledger.holders.get(str(second.owner))
         label = holder.label if holder is not None else "the optimizer"
-        return [
-            self.proof(
-                facts,
-                step=step,
-                subject=Subject(api=Families.OPTIMIZER_STEP),
-                symptom=Symptom.APPLIED_TWICE,
-                message=(
-                    f"{label} steps twice after each backward(), with the same gradients and no "
-                    "call of the loop in between"
-                ),
-                expected="one step for each backward()",
-                observed=f"{label} steps again on gradients that it has just applied",
-                evidence=(second, first),
-                optimizer=self.ledger.one_of_several(str(second.owner)),
-            )
-        ]
+        return self.proven(
+            facts,
+            step=step,
+            subject=Subject(api=Families.OPTIMIZER_STEP),
+            symptom=Symptom.APPLIED_TWICE,
+            message=f"{label} steps twice after each backward(), with the same gradients and no "
+            "call of the loop in between",
+            expected="one step for each backward()",
+            observed=f"{label} steps again on gradients that it has just applied",
+            evidence=(second, first),
+            optimizer=self.ledger.one_of_several(str(second.owner)),
+        )
 
 
 @dataclass(slots=True)

@@ -11,10 +11,8 @@ LIBRARY_FAULTS = (
         name="metric-without-update",
         text=r"``compute`` method of metric \w+ was called before the ``update`` method",
         title="A metric is computed without any update since its reset",
-        cause=(
-            "compute(){where} follows reset() or the constructor without an update() in between, "
-            "so its value is that of no sample: {observed}"
-        ),
+        cause="compute(){where} follows reset() or the constructor without an update() in between, "
+        "so its value is that of no sample: {observed}",
         fix="Call metric.update() before metric.compute(), and metric.reset() after it.",
     ),
     Known(
@@ -32,10 +30,8 @@ LIBRARY_FAULTS = (
         ),
         title="An adapter is added to a model that already has one",
         cause="The model{where} already contains an adapter, which stays in it: {observed}",
-        fix=(
-            "Call model.unload() or merge_and_unload() first, or load the base model again. To "
-            "train on, use PeftModel.from_pretrained(..., is_trainable=True)."
-        ),
+        fix="Call model.unload() or merge_and_unload() first, or load the base model again. To "
+        "train on, use PeftModel.from_pretrained(..., is_trainable=True).",
     ),
     Known(
         name="tied-layer-adapted",

@@ -20,10 +20,8 @@ TORCH_FAULTS = (
         name="checkpoint-without-gradient",
         text=r"None of the inputs have requires_grad=True\. Gradients will be None",
         title="A checkpointed block gets no gradients",
-        cause=(
-            "Re-entrant checkpointing{where} received inputs that do not require grad. The block "
-            "records no graph, and its parameters get no gradients."
-        ),
+        cause="Re-entrant checkpointing{where} received inputs that do not require grad. The block "
+        "records no graph, and its parameters get no gradients.",
         fix="Use checkpoint(..., use_reentrant=False), or make an input require grad.",
         topic=Topic.REQUIRES_GRAD,
         in_training=True,
@@ -32,10 +30,8 @@ TORCH_FAULTS = (
         name="clip-of-nothing",
         text=r"`parameters` is an empty generator",
         title="Gradients are clipped over no parameters",
-        cause=(
-            "The generator passed to clip_grad_norm_{where} was already exhausted, so nothing is "
-            "clipped."
-        ),
+        cause="The generator passed to clip_grad_norm_{where} was already exhausted, so nothing is "
+        "clipped.",
         fix="Pass a new model.parameters() in every call, or a list.",
         topic=Topic.CLIPPING,
     ),
@@ -87,10 +83,8 @@ TORCH_ADVICE = (
         name="scheduler-before-optimizer",
         text=r"Detected call of `lr_scheduler\.step\(\)` before `optimizer\.step\(\)`",
         title="The learning-rate scheduler steps before the optimizer",
-        cause=(
-            "scheduler.step() comes before the first optimizer.step(){where}, so the first "
-            "value of the schedule is skipped; or the optimizer never steps at all."
-        ),
+        cause="scheduler.step() comes before the first optimizer.step(){where}, so the first value "
+        "of the schedule is skipped; or the optimizer never steps at all.",
         fix="Call optimizer.step() first, then scheduler.step().",
         topic=Topic.SCHEDULER,
         unless_scaled=True,
@@ -99,10 +93,8 @@ TORCH_ADVICE = (
         name="gradient-of-non-leaf",
         text=r"The \.grad attribute of a Tensor that is not a leaf Tensor is being accessed",
         title="The .grad of a tensor is read that never has one",
-        cause=(
-            "The .grad of a non-leaf tensor{where} is read, which is None: a parameter "
-            "was moved or cast (.to(), .cuda()) after requires_grad was set."
-        ),
+        cause="The .grad of a non-leaf tensor{where} is read, which is None: a parameter was moved "
+        "or cast (.to(), .cuda()) after requires_grad was set.",
         fix="Move the tensor first and then set requires_grad, or call retain_grad().",
         unless_at=r"[/\\]torch[/\\]_\w+[/\\]",  # the compiler reads all attributes of tensors
     ),

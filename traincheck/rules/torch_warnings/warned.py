@@ -51,11 +51,8 @@ class WarningRule(BuiltInRule):
     known: ClassVar[Sequence[Known]]
     speaker: ClassVar[str] = "torch"
     needs = WARNINGS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_scaled = False
-        self._ranks = 1
+    _is_scaled = False
+    _ranks = 1
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
@@ -77,17 +74,15 @@ class WarningRule(BuiltInRule):
         if event.caller is not None:  # the line in the library says less
             event = structs.replace(event, where=event.caller)
         text = " ".join(event.text.split())
-        return [
-            self.violation(
-                event,
-                subject=Subject(api=known.name),
-                symptom=Symptom.WARNED,
-                topic=known.topic,
-                message=f"{self.speaker} warns: {text}",
-                expected="no such warning",
-                observed=text,
-                title=known.title,
-                likely_cause=known.cause,
-                fix=known.fix,
-            )
-        ]
+        return self.found(
+            event,
+            subject=Subject(api=known.name),
+            symptom=Symptom.WARNED,
+            topic=known.topic,
+            message=f"{self.speaker} warns: {text}",
+            expected="no such warning",
+            observed=text,
+            title=known.title,
+            likely_cause=known.cause,
+            fix=known.fix,
+        )

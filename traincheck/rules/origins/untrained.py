@@ -1,16 +1,19 @@
-"""Rows of embeddings: new ones that are frozen, padding that is not zero."""
+"""Rows and parts of a model that are new and not trained, and rows of padding that are not zero."""
 
 from __future__ import annotations
 
 from traincheck.readings.provider import RunStates
 from traincheck.readings.step_facts import DISCOVERY
 from traincheck.readings.training_state import TrainingState
-from traincheck.rules.base.rule import EventRule
-from traincheck.schema.events import Event
+from traincheck.rules.base.rule import EventRule, fresh
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.loads import EmbeddingRows
+from traincheck.schema.observations.loads import EmbeddingRows, PartNotLoaded
 from traincheck.schema.observations.reading import observed
+from traincheck.schema.places import short
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _TIMES = 2  # observed steps
@@ -59,10 +62,7 @@ class NewRowsFrozen(EventRule, code="TC056"):
     needs = needs_of(EmbeddingRows) | DISCOVERY
     uses = (TrainingState,)
     observes = needs_of(EmbeddingRows)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: dict[str, list[tuple[Event, EmbeddingRows]]] = {}
+    _found: dict[str, list[tuple[Event, EmbeddingRows]]] = fresh(dict)
 
     def bind(self, run_states: RunStates) -> None:
         self._ledger = run_states.of(TrainingState)
@@ -97,15 +97,11 @@ class NewRowsFrozen(EventRule, code="TC056"):
             event,
             subject=Subject(variable=found.name),
             symptom=Symptom.NOT_UPDATED,
-            message=(
-                f"the first {found.earlier} of {found.rows} rows of {found.name} are those of an "
-                f"earlier embedding; rows {rows} are new, looked up in training, and frozen"
-            ),
+            message=f"the first {found.earlier} of {found.rows} rows of {found.name} are those of "
+            f"an earlier embedding; rows {rows} are new, looked up in training, and frozen",
             expected="new rows that are trained",
-            observed=(
-                f"{found.new_ids} of {found.ids} ids of a batch are those of new rows ({rows}), "
-                "which no optimizer trains"
-            ),
+            observed=f"{found.new_ids} of {found.ids} ids of a batch are those of new rows "
+            f"({rows}), which no optimizer trains",
         )
 
 
@@ -153,10 +149,7 @@ class PaddingRowNotZero(EventRule, code="TC057"):
         "embedding.weight[embedding.padding_idx].zero_(). Or mask the padding."
     )
     needs = needs_of(EmbeddingRows)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: dict[str, tuple[Event, EmbeddingRows]] = {}
+    _found: dict[str, tuple[Event, EmbeddingRows]] = fresh(dict)
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, EmbeddingRows)
@@ -180,22 +173,94 @@ class PaddingRowNotZero(EventRule, code="TC057"):
             self._found[found.name] = (event, found)
             return []
         self.reported.add(found.name)
-        return [self._violation(*first)]
-
-    def _violation(self, event: Event, found: EmbeddingRows) -> Violation:
+        event, found = first
         share = found.padding_gradient or 0.0
-        return self.violation(
+        return self.found(
             event,
             subject=Subject(variable=found.name),
             symptom=Symptom.INITIALIZATION,
-            message=(
-                f"row {found.padding} of {found.name} is that of padding (padding_idx), which gets "
-                "no gradient, and it is not zero"
-            ),
+            message=f"row {found.padding} of {found.name} is that of padding (padding_idx), which "
+            "gets no gradient, and it is not zero",
             expected="a padding row of zeros, or padding that is masked",
-            observed=(
-                f"the row has norm {found.padding_norm:.3g} (other rows: {found.usual_norm:.3g}), "
-                f"{found.padding_ids} of {found.ids} ids of a batch are padding, and "
-                f"{share:.0%} of the norm of the gradient reaches their results"
-            ),
+            observed=f"the row has norm {found.padding_norm:.3g} (other rows: "
+            f"{found.usual_norm:.3g}), {found.padding_ids} of {found.ids} ids of a batch are "
+            f"padding, and {share:.0%} of the norm of the gradient reaches their results",
         )
+
+
+_MOST_NAMES = 3
+_MOST_MODULES = 65_536
+
+
+class MissingPartFrozen(EventRule, code="TC059"):
+    """missing-part-frozen: a part that a checkpoint does not have is used, and stays random.
+
+    What it checks:
+        A parameter that load_state_dict(strict=False) left out is loaded from elsewhere or trained,
+        if its module is called in training.
+
+    Why it matters:
+        A renamed or missing layer keeps its random initial weights. Frozen layers are never
+        trained, so its outputs are noise for ever.
+
+    Fires on:
+        - A load that set at least half of the parameters of a model and left out others. In two
+          updates after it, these are not loaded, do not require grad, are in no optimizer, and
+          their module is called.
+
+    Stays quiet on:
+        - Parts that are trained, e.g. a new head, or an adapter beside a frozen model.
+        - Parts that another load sets, before or after.
+        - Parts of models that a library has loaded (from_pretrained).
+        - Parts that are never called.
+        - Constant parts, e.g. zeros.
+
+    Fix:
+        Print the result of load_state_dict(): rename its missing_keys, or train the part.
+
+    Source:
+        https://pytorch.org/tutorials/beginner/saving_loading_models.html
+    """
+
+    title = "{subject} was left out by a load, is frozen, and stays random"
+    likely_cause = (
+        "The load brings no values for it, e.g. as its keys have other names and strict=False "
+        "hides it (load_state_dict(){where}), and the part is frozen: {observed}."
+    )
+    fix = (
+        "Print load_state_dict(...).missing_keys and rename the keys, or train the part: "
+        "requires_grad_(True), and give it to the optimizer."
+    )
+    needs = needs_of(PartNotLoaded) | Needs(calls=frozenset({Families.MODULE}))
+    _called: set[str] = fresh(set)
+    _open: list[tuple[Event, PartNotLoaded]] = fresh(list)
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, CallEvent):
+            if event.module is not None and len(self._called) < _MOST_MODULES:
+                self._called.add(event.module)
+            return []
+        found = observed(event, PartNotLoaded)
+        if found is not None:
+            self.triggered += 1
+            self._open.append((event, found))
+        return []
+
+    def finish(self) -> list[Violation]:
+        found = []
+        for event, part in self._open:
+            names = [name for name in part.names if name.rpartition(".")[0] in self._called]
+            if names:
+                line = f" at {short(part.where)}" if part.where else ""
+                told = joined(names, _MOST_NAMES)
+                found += self.found(
+                    event,
+                    subject=Subject(module=names[0].rpartition(".")[0]),
+                    symptom=Symptom.INITIALIZATION,
+                    message=f"the load of {part.model}{line} sets {part.loaded} parameters and "
+                    f"leaves out {told}, which are frozen with their initial values",
+                    expected="parts that are loaded or trained",
+                    observed=f"{part.parameters} parameters that no load has set and no optimizer "
+                    f"trains ({told})",
+                )
+        return found

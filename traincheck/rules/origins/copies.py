@@ -1,20 +1,24 @@
-"""A copy of a tied weight is trained apart from it. Compares fingerprints and identities."""
+"""Copies and averages of weights that do not follow them."""
 
 from __future__ import annotations
 
 from traincheck.rules.base.model_rule import EMBEDDING, LINEAR, model_of
-from traincheck.rules.base.rule import EventRule
+from traincheck.rules.base.rule import EventRule, fresh
 from traincheck.schema.claims import MIN_MATCHED_ELEMENTS, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.loads import AverageDecay
 from traincheck.schema.observations.models import ModelStructure
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.words import AVERAGE_CLASS
 
 _TABLE = 2  # dims of a weight
 _UPDATES = 2  # steps with an update in which they differ
 _TIED = "tie_word_embeddings"
 
 
+# Compares fingerprints and identities.
 class TiedCopiesDrift(EventRule, code="TC054"):
     """tied-copies-drift: a copy of a tied weight is trained apart from it.
 
@@ -59,14 +63,11 @@ class TiedCopiesDrift(EventRule, code="TC054"):
     needs = needs_of(ModelStructure) | Needs(
         states=frozenset({"parameter@new", "parameter@step"}), kinds=frozenset({"step"})
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now: dict[str, StateEvent] = {}
-        self._declared: set[tuple[str, str]] = set()  # an embedding and a layer of its shape
-        self._found: dict[str, list[StateEvent]] = {}  # in this step, by fingerprint
-        self._equal: list[tuple[str, str]] = []  # when they were found
-        self._pairs: dict[tuple[str, str], int] = {}  # a copy and its source: updates that differ
+    _now: dict[str, StateEvent] = fresh(dict)
+    _declared: set[tuple[str, str]] = fresh(set)  # an embedding and a layer of its shape
+    _found: dict[str, list[StateEvent]] = fresh(dict)  # in this step, by fingerprint
+    _equal: list[tuple[str, str]] = fresh(list)  # when they were found
+    _pairs: dict[tuple[str, str], int] = fresh(dict)  # a copy and its source: updates that differ
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
@@ -130,20 +131,15 @@ class TiedCopiesDrift(EventRule, code="TC054"):
                 # The other copies of a weight: they have one finding.
                 self.reported.update((copy for copy, other in self._pairs if other == source))
                 trained = "both are trained" if theirs.requires_grad else "only the copy is trained"
-                found.append(
-                    self.violation(
-                        step,
-                        subject=Subject(variable=mine.name),
-                        symptom=Symptom.SHARING_LOST,
-                        message=(
-                            f"{mine.name} began as a copy of {theirs.name}, which is tied, and "
-                            "moved away from "
-                            f"it in {_UPDATES} updates"
-                        ),
-                        expected="one matrix for tied layers",
-                        observed=f"two matrices that were equal and differ now; {trained}",
-                        evidence=(mine, theirs),
-                    )
+                found += self.found(
+                    step,
+                    subject=Subject(variable=mine.name),
+                    symptom=Symptom.SHARING_LOST,
+                    message=f"{mine.name} began as a copy of {theirs.name}, which is tied, and "
+                    f"moved away from it in {_UPDATES} updates",
+                    expected="one matrix for tied layers",
+                    observed=f"two matrices that were equal and differ now; {trained}",
+                    evidence=(mine, theirs),
                 )
         return found
 
@@ -164,3 +160,84 @@ def _are_equal(one: StateEvent, other: StateEvent) -> bool:
         and mine.shape[0] * mine.shape[1] >= MIN_MATCHED_ELEMENTS
         and one.module_class != other.module_class
     )
+
+
+_COPY = 0.02  # below: the model is copied, as target networks are
+_SHORT = 0.7  # above: a memory of more than three updates
+_LATE = 24  # step from which it is judged
+_RISE = 0.02  # of the decay from one look to the next: a warm-up
+_EXPLAINED = 0.1  # of a move: the rest is something else than averaging
+
+
+# Judged late, and at least twice.
+class AverageForgets(EventRule, code="TC055", severity="info"):
+    """average-forgets: an average of weights keeps only the last few updates.
+
+    What it checks:
+        A model that moves towards a trained model in each step keeps more than 70 % of its old
+        values, once its warm-up is over.
+
+    Why it matters:
+        An average with a decay of 0.5 has a memory of two updates. It averages nothing: its weights
+        are as noisy as the last ones. Usual decays are 0.99 and more.
+
+    Fires on:
+        - Two looks in a row after step 24, with a decay between 0.02 and 0.7 that does not rise.
+          Example: self.decay = 1 - min(self.decay, ...), which writes over the setting in each
+          update and settles at 0.5.
+        - The same with a decay below 0.02, a copy, if the class of the model is that of an average.
+
+    Stays quiet on:
+        - Warm-ups, whose decay rises.
+        - Averages that move by anything else than a share of the distance.
+        - Copies of other classes, e.g. target networks and workers.
+        - Models that an optimizer holds.
+
+    Fix:
+        Compute the decay of an update in a local variable, and keep the setting as it is.
+
+    Source:
+        https://github.com/huggingface/diffusers/issues/1864
+    """
+
+    title = "{subject} averages weights, but keeps only the last few updates"
+    likely_cause = (
+        "The decay is small, or an update writes its warmed-up decay over the setting: {observed}."
+    )
+    fix = (
+        "Keep the setting and the decay of one update apart, e.g. decay = min(self.decay, "
+        "(1 + n) / (10 + n)), with self.decay = 0.999."
+    )
+    needs = needs_of(AverageDecay)
+    _last: dict[str, float] = fresh(dict)
+
+    def judge(self, event: Event) -> list[Violation]:
+        found = observed(event, AverageDecay)
+        if found is None or (event.step or 0) < _LATE or not found.residual <= _EXPLAINED:
+            return []
+        self.triggered += 1
+        last, decay = self._last.get(found.model), found.decay
+        self._last[found.model] = decay
+        if last is None or found.model in self.reported:
+            return []
+        is_short = _is_short(last, found) and _is_short(decay, found) and decay - last <= _RISE
+        if not is_short:
+            return []
+        self.reported.add(found.model)
+        return self.found(
+            event,
+            subject=Subject(module=found.model),
+            symptom=Symptom.ADVICE,
+            message=f"{found.model} follows {found.of}: an update keeps {found.decay:.0%} of its "
+            "values",
+            expected="an average that keeps most of its values in an update, such as 99 %",
+            observed=f"decays of {last:.2f} and {found.decay:.2f}, a memory of about "
+            f"{1 / max(1 - found.decay, 1e-3):.1f} updates",
+        )
+
+
+def _is_short(decay: float, found: AverageDecay) -> bool:
+    """Whether this is the decay of an average that forgets."""
+    name = found.model_class.rpartition(".")[2]
+    least = -_COPY if AVERAGE_CLASS.search(name) else _COPY
+    return least <= decay <= _SHORT
