@@ -6,7 +6,9 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -100,9 +102,63 @@ def layer(name: str) -> str | None:
     return (rest.partition(".")[0] or None) if head == "traincheck" else None
 
 
-def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
-    """Every dotted name that is imported, also inside functions; what only types see as well."""
-    for node in ast.walk(tree):
+@dataclass(frozen=True)
+class Parsed:
+    """What the tests ask of a module. All trees at once would take a gigabyte.
+
+    Attributes:
+        imports: the statements, also inside functions; at_run_time: without those that only type
+            checkers see.
+        functions: with their lines. classes: with their public methods.
+        globals: lines of such statements.
+    """
+
+    imports: list[ast.AST]
+    at_run_time: list[ast.AST]
+    functions: list[tuple[str, int]]
+    classes: list[tuple[str, int]]
+    globals: list[int]
+    is_documented: bool
+
+
+@cache
+def parsed(path: Path) -> Parsed:
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    # How objects look in a notebook, page/ alone knows: that import may lead upward.
+    of_notebooks = {
+        each
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.name == "_repr_html_"
+        for each in ast.walk(node)
+    }
+    imports = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom) and node not in of_notebooks
+    ]
+    of_types: set[ast.AST] = set()
+    for node in nodes if "TYPE_CHECKING" in source else ():
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            of_types.update(each for statement in node.body for each in ast.walk(statement))
+    return Parsed(
+        imports,
+        [node for node in imports if node not in of_types],
+        list(function_sizes(nodes)),
+        list(public_methods(nodes)),
+        [node.lineno for node in nodes if isinstance(node, ast.Global)],
+        bool(ast.get_docstring(tree)),
+    )
+
+
+def nodes_of(source: str) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(source))
+
+
+def imports(nodes: Iterable[ast.AST], module: str, is_package: bool) -> Iterator[str]:
+    """Every dotted name that is imported."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -114,19 +170,10 @@ def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def without_notebooks(source: str) -> ast.Module:
-    """A module without how its objects look in a notebook: page/ alone knows that."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == "_repr_html_":
-            node.body = [ast.Pass()]
-    return tree
-
-
-def upward(source: str, module: str) -> set[str]:
+def upward(nodes: Iterable[ast.AST], module: str) -> set[str]:
     """Layers that `module` must not import and does."""
     own = layer(module)
-    found = {layer(name) for name in imports(without_notebooks(source), module, is_package=False)}
+    found = {layer(name) for name in imports(nodes, module, is_package=False)}
     if own not in RANK:  # traincheck/__init__.py, which loads what it offers when it is asked for
         return {name for name in found if name and name not in OFFERED}
     return {name for name in found if name in RANK and name != own and RANK[name] >= RANK[own]}
@@ -138,18 +185,18 @@ def part(name: str, package: str) -> str | None:
     return rest.partition(".")[0] if not head and rest else None
 
 
-def out_of_order(source: str, module: str, package: str) -> set[str]:
+def out_of_order(nodes: Iterable[ast.AST], module: str, package: str) -> set[str]:
     """Parts of the same package that `module` imports, and that stand beside or after its own."""
     rank = {name: rank for rank, names in enumerate(ORDERS[package]) for name in names}
     own = part(module, package)
     if own is None:
         return set()
-    found = {part(name, package) for name in imports(ast.parse(source), module, is_package=False)}
+    found = {part(name, package) for name in imports(nodes, module, is_package=False)}
     return {name for name in found if name and name != own and rank[name] >= rank[own]}
 
 
-def function_sizes(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+def function_sizes(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
@@ -178,13 +225,10 @@ def own_imports(path: Path, known: set[str], *, types: bool = True) -> set[str]:
 
     types: also those that only type checkers see.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = [ast.Pass()]
     name = dotted(path)
+    nodes = parsed(path).imports if types else parsed(path).at_run_time
     found = set()
-    for target in imports(tree, name, path.name == "__init__.py"):
+    for target in imports(nodes, name, path.name == "__init__.py"):
         match = target if target in known else target.rpartition(".")[0]
         if match in known and match != name:
             found.add(match)
@@ -199,7 +243,7 @@ def test_every_layer_imports_only_from_its_left() -> None:
     broken = {
         relative(path): found
         for path in modules()
-        if (found := upward(path.read_text(encoding="utf-8"), dotted(path)))
+        if (found := upward(parsed(path).imports, dotted(path)))
     }
     assert not broken
 
@@ -211,15 +255,16 @@ def test_packages_import_in_one_direction(package: str) -> None:
         for path in modules()
         if "bootstrap"
         not in path.parts  # what is put on the path of a child: it starts the session
-        if (found := out_of_order(path.read_text(encoding="utf-8"), dotted(path), package))
+        if (found := out_of_order(parsed(path).imports, dotted(path), package))
     }
     assert not broken
 
 
 def test_an_import_out_of_order_is_seen() -> None:
-    module, source = "traincheck.collect.stats.x", "from traincheck.collect.tracking import tracker"
-    assert out_of_order(source, module, "traincheck.collect") == {"tracking"}
-    assert not out_of_order(source, "traincheck.collect.session.x", "traincheck.collect")
+    nodes = list(nodes_of("from traincheck.collect.tracking import tracker"))
+    package = "traincheck.collect"
+    assert out_of_order(nodes, f"{package}.stats.x", package) == {"tracking"}
+    assert not out_of_order(nodes, f"{package}.session.x", package)
 
 
 def test_every_folder_has_a_layer() -> None:
@@ -239,13 +284,12 @@ def test_every_folder_has_a_layer() -> None:
     ],
 )
 def test_an_import_from_the_right_is_seen(module: str, source: str) -> None:
-    assert upward(source, module)
+    assert upward(nodes_of(source), module)
 
 
 def test_an_import_from_the_left_is_fine() -> None:
-    assert not upward(
-        "from traincheck.schema import events\nimport orjson", "traincheck.store.reader"
-    )
+    nodes = nodes_of("from traincheck.schema import events\nimport orjson")
+    assert not upward(nodes, "traincheck.store.reader")
 
 
 def test_readings_give_no_verdicts() -> None:
@@ -253,7 +297,7 @@ def test_readings_give_no_verdicts() -> None:
     judging = {
         relative(path): name
         for path in (ROOT / "traincheck" / "readings").rglob("*.py")
-        for name in imports(ast.parse(path.read_text(encoding="utf-8")), dotted(path), False)
+        for name in imports(parsed(path).imports, dotted(path), False)
         if name.startswith("traincheck.schema.findings") and not name.endswith(words)
     }
     assert not judging
@@ -266,9 +310,8 @@ def test_no_import_cycles() -> None:
 
 def foreign(path: Path) -> set[str]:
     """Packages that `path` imports which are neither ours nor Python's."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = {name.partition(".")[0] for name in imports(tree, dotted(path), is_package=False)}
-    return found - sys.stdlib_module_names - {"traincheck"}
+    names = imports(parsed(path).imports, dotted(path), is_package=False)
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"traincheck"}
 
 
 def test_what_training_loads_is_light() -> None:
@@ -295,7 +338,7 @@ def test_only_collect_imports_torch() -> None:
     importing = {
         relative(path)
         for path in modules()
-        for name in imports(ast.parse(path.read_text(encoding="utf-8")), dotted(path), False)
+        for name in imports(parsed(path).imports, dotted(path), False)
         if name.split(".")[0] == "torch" and layer(dotted(path)) != TORCH_LAYER
     }
     assert not importing
@@ -337,12 +380,10 @@ def test_no_relation_is_too_long() -> None:
     assert not {name: lines for name, lines in sizes.items() if lines > RELATION_LINES}
 
 
-def other_relations(source: str, module: str, packages: set[str]) -> set[str]:
+def other_relations(nodes: Iterable[ast.AST], module: str, packages: set[str]) -> set[str]:
     """Other relations that a module of one relation imports."""
     own = part(module, "traincheck.relations")
-    found = {
-        part(name, "traincheck.relations") for name in imports(ast.parse(source), module, False)
-    }
+    found = {part(name, "traincheck.relations") for name in imports(nodes, module, False)}
     return {name for name in found if name in packages - {own}}
 
 
@@ -352,16 +393,16 @@ def test_no_relation_imports_another() -> None:
         relative(path): found
         for path in (ROOT / "traincheck" / "relations").rglob("*.py")
         if path.name != "registry.py"
-        and (found := other_relations(path.read_text("utf-8"), dotted(path), packages))
+        and (found := other_relations(parsed(path).imports, dotted(path), packages))
     }
     assert not broken
 
 
 def test_an_import_of_another_relation_is_seen() -> None:
-    source = "from traincheck.relations.count.proposer import CallWindow"
+    nodes = list(nodes_of("from traincheck.relations.count.proposer import CallWindow"))
     module, packages = "traincheck.relations.schedule", {"count", "schedule"}
-    assert other_relations(source, module, packages) == {"count"}
-    assert not other_relations(source, "traincheck.relations.count.decider", packages)
+    assert other_relations(nodes, module, packages) == {"count"}
+    assert not other_relations(nodes, "traincheck.relations.count.decider", packages)
 
 
 def test_no_level_of_a_package_has_too_many_modules() -> None:
@@ -369,12 +410,12 @@ def test_no_level_of_a_package_has_too_many_modules() -> None:
     assert not {relative(path): count for path, count in sizes.items() if count > LEVEL_MODULES}
 
 
-def foreign_private(source: str, module: str) -> set[str]:
+def foreign_private(nodes: Iterable[ast.AST], module: str) -> set[str]:
     """Modules with a leading underscore, of another package, that `module` imports."""
     own = module.rpartition(".")[0]
     return {
         target
-        for target in imports(ast.parse(source), module, is_package=False)
+        for target in imports(nodes, module, is_package=False)
         if (found := re.match(r"(traincheck(?:\.\w+)*?)\._[a-z]", target))
         and found[1] in PACKAGES - {own}
     }
@@ -384,47 +425,46 @@ def test_no_private_module_of_another_package_is_imported() -> None:
     broken = {
         relative(path): found
         for path in modules()
-        if (found := foreign_private(path.read_text(encoding="utf-8"), dotted(path)))
+        if (found := foreign_private(parsed(path).imports, dotted(path)))
     }
     assert not broken
 
 
 def test_an_import_of_a_private_module_is_seen() -> None:
-    source = "from traincheck.collect.instruments import _wrap"
-    assert foreign_private(source, "traincheck.collect.session.session")
-    assert not foreign_private(source, "traincheck.collect.instruments.data")
+    nodes = list(nodes_of("from traincheck.collect.instruments import _wrap"))
+    assert foreign_private(nodes, "traincheck.collect.session.session")
+    assert not foreign_private(nodes, "traincheck.collect.instruments.data")
 
 
 def test_no_function_is_too_long() -> None:
     sizes = {
         f"{relative(path)}:{name}": lines
         for path in modules()
-        for name, lines in function_sizes(ast.parse(path.read_text(encoding="utf-8")))
+        for name, lines in parsed(path).functions
         if lines > FUNCTION_LINES
     }
     assert not sizes
 
 
-def public_methods(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def public_methods(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
     """Classes with their numbers of public methods; properties are not counted."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef):
             own = [m for m in node.body if isinstance(m, ast.FunctionDef) and m.name[0] != "_"]
             yield node.name, sum(not m.decorator_list for m in own)
 
 
-def collecting() -> dict[str, ast.Module]:
+def collecting() -> dict[str, Parsed]:
     return {
-        relative(path): ast.parse(path.read_text(encoding="utf-8"))
-        for path in (ROOT / "traincheck" / "collect").rglob("*.py")
+        relative(path): parsed(path) for path in (ROOT / "traincheck" / "collect").rglob("*.py")
     }
 
 
 def test_no_class_of_collect_has_too_many_methods() -> None:
     sizes = {
         f"{name}:{cls}": methods
-        for name, tree in collecting().items()
-        for cls, methods in public_methods(tree)
+        for name, module in collecting().items()
+        for cls, methods in module.classes
         if methods > COLLECT_METHODS
     }
     assert not sizes
@@ -432,28 +472,19 @@ def test_no_class_of_collect_has_too_many_methods() -> None:
 
 def test_methods_are_counted() -> None:
     source = "class A:\n def a(self): ...\n def _b(self): ...\n @property\n def c(self): ..."
-    assert list(public_methods(ast.parse(source))) == [("A", 1)]
+    assert list(public_methods(nodes_of(source))) == [("A", 1)]
 
 
 def test_functions_of_collect_are_short() -> None:
-    lines = sorted(n for tree in collecting().values() for _, n in function_sizes(tree))
+    lines = sorted(n for module in collecting().values() for _, n in module.functions)
     assert lines[len(lines) * 9 // 10] <= COLLECT_FUNCTION_LINES_P90
 
 
 def test_no_global_statements() -> None:
-    found = [
-        f"{relative(path)}:{node.lineno}"
-        for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Global)
-    ]
+    found = [f"{relative(path)}:{line}" for path in modules() for line in parsed(path).globals]
     assert not found
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [
-        relative(path)
-        for path in modules()
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+    silent = [relative(path) for path in modules() if not parsed(path).is_documented]
     assert not silent

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 MOST_WORDS = 40
 PACKAGES = ("benchmarks", "cli", "docs", "examples", "tests", "traincheck")
 SELF = ("banned_words.py", "test_prose.py")  # these name the words
+NO_SUBJECTS = ("What ", "Who ", "Whoever ", "Whose ", "Those ", "As ")
+_BETWEEN = re.compile(r"[\s#]+")  # words of a comment that goes on in the next line
 _FENCE = re.compile(r"^ *```.*?^ *```$|^    .*?$", re.MULTILINE | re.DOTALL)
 _MADE = re.compile(r"<!-- begin generated.*?end generated: \w+ -->", re.DOTALL)
 _CODE = re.compile(r"(`+).+?\1")
@@ -49,10 +51,12 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def spoken(source: str) -> Iterator[str]:
-    """The docstrings, comments, and string constants with a space of a module."""
+    """The docstrings, string constants with a space, and comments that are to be read."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield " ".join(node.value.split())
+    if not BANNED_WORD.search(_BETWEEN.sub(" ", source)):
+        return  # nor has a comment one, and tokens take as long as the tree
     comment: list[str] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -63,7 +67,9 @@ def spoken(source: str) -> Iterator[str]:
 
 
 def summaries(source: str) -> Iterator[str]:
-    """The first lines of the docstrings of a module."""
+    """The first lines of the docstrings of a module, where one may lack its subject."""
+    if not any(word in source for word in NO_SUBJECTS):
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield (ast.get_docstring(node) or "").partition("\n")[0]
@@ -102,7 +108,7 @@ def test_a_docstring_begins_with_its_subject(package: str) -> None:
         for path in modules()
         if path.is_relative_to(ROOT / package)
         for summary in summaries(path.read_text(encoding="utf-8"))
-        if summary.startswith(("What ", "Who ", "Whoever ", "Whose ", "Those ", "As "))
+        if summary.startswith(NO_SUBJECTS)
     }
     assert not found
 

@@ -49,7 +49,8 @@ def helpers_that_assert() -> set[str]:
     """Functions with an assertion, also in what they call."""
     known = [function for tree in trees().values() for function in functions(tree)]
     found = {function.name for function in known if asserts_itself(function)}
-    while more := {f.name for f in known if f.name not in found and called(f) & found}:
+    others = [(f.name, called(f)) for f in known if f.name not in found]
+    while more := {name for name, calls in others if name not in found and calls & found}:
         found |= more
     return found
 

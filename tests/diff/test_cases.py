@@ -11,6 +11,7 @@ import random
 import runpy
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,7 +151,7 @@ def record_here(script: Path, words: list[str], made: Path, case: Case) -> Path:
         patch.setattr(sys, "argv", command[1:])
         patch.setattr(sys, "path", [str(script.parent), *sys.path])
         # The files of other tests, some of them deleted, are none of this program's.
-        patch.setattr(process_facts, "own_files", lambda: own_files_in(script.parent))
+        patch.setattr(process_facts, "own_files", own_files_in(script.parent))
         random.seed(0), np.random.seed(0), torch.manual_seed(0)
         made.mkdir()
         run_manifest.write(made, manifest, is_first=True)
@@ -168,9 +169,9 @@ def record_here(script: Path, words: list[str], made: Path, case: Case) -> Path:
     return made
 
 
-def own_files_in(folder: Path) -> list[str]:
-    """The source files of loaded modules that are in ``folder``."""
-    return [path for path in OWN_FILES() if Path(path).parent == folder.resolve()]
+def own_files_in(folder: Path) -> Callable[[set[str]], list[str]]:
+    """What finds the source files of loaded modules that are in ``folder``."""
+    return lambda seen: [p for p in OWN_FILES(seen) if Path(p).parent == folder.resolve()]
 
 
 def compared(name: str, folder: Path) -> tuple[Difference, Difference]:

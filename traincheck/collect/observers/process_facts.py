@@ -171,6 +171,7 @@ MOST_FILES = 200
 MOST_BYTES = 1 << 20  # of one file
 _SUFFIX = ".py"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+_OURS = __name__.partition(".")[0]
 _OWN = str(Path(__file__).parents[2])
 _LIBRARIES = tuple(
     f"{os.path.realpath(folder)}{os.sep}"
@@ -194,6 +195,7 @@ class ProgramSourceObserver(Observer):
     def __init__(self, session: Any) -> None:
         super().__init__(session)
         self._modules = 0
+        self._looked_at: set[str] = set()
         self._met: set[str] = set()
         self._left_out = 0
         self._began = _time()
@@ -212,7 +214,7 @@ class ProgramSourceObserver(Observer):
         files: dict[str, str] = {}
         changed: list[str] = []
         known = self._left_out
-        for path in own_files():
+        for path in own_files(self._looked_at):
             if path in self._met:
                 continue
             self._met.add(path)
@@ -238,17 +240,25 @@ class ProgramSourceObserver(Observer):
         return name
 
 
-def own_files() -> Iterator[str]:
-    """Paths of the source files of loaded modules that are the user's, the script first."""
-    seen: set[str] = set()
+def own_files(looked_at: set[str]) -> Iterator[str]:
+    """Paths of the source files of loaded modules that are the user's, the script first.
+
+    looked_at: the files of modules that are not to be looked at again; gets those of this look.
+    """
+    folders: dict[str, str] = {}  # as links lead to them: thousands of modules lie in a few hundred
     for name in ("__main__", *list(sys.modules)):
         given = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
-        if type(given) is not str or not given.endswith(_SUFFIX):
+        if type(given) is not str or not given.endswith(_SUFFIX) or given in looked_at:
             continue
-        path = os.path.realpath(given)
-        is_installed = path.startswith(_LIBRARIES) or any(part in path for part in _INSTALLED)
-        if path not in seen and not is_installed:
-            seen.add(path)
+        looked_at.add(given)
+        if name.partition(".")[0] == _OURS:  # in a checkout, its folders lie apart
+            continue
+        folder, file = os.path.split(given)
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        path = os.path.join(folders[folder], file)
+        path = os.path.realpath(path) if os.path.islink(path) else path
+        if not path.startswith(_LIBRARIES) and not any(part in path for part in _INSTALLED):
             yield path
 
 
