@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,6 +166,41 @@ def test_while_nothing_is_recorded_only_some_listen(tmp_path: Path) -> None:
         for each in listeners:
             moment.leave(each)
     assert said == ["before always", "left always NoneType", "after always 3"]
+
+
+def test_a_call_in_another_thread_that_ends_last_leaves_the_moment_open(tmp_path: Path) -> None:
+    said: list[Any] = []
+    first, second = threading.Event(), threading.Event()
+
+    class Slow:
+        """A holder whose function waits until it may return."""
+
+        @staticmethod
+        def function(begun: threading.Event | None, may_end: threading.Event) -> None:
+            if begun is not None:
+                begun.set()
+            assert may_end.wait(60)
+
+    with recording(tmp_path) as run:
+        moment = Moment(run.session, (Slow, "function"))
+        listeners = [listening(run, said, "always", always=True), listening(run, said, "recorded")]
+        for each in listeners:
+            moment.add(each)
+        threads = []
+        for may_end in (first, second):
+            begun = threading.Event()
+            thread = threading.Thread(target=Slow.function, args=(begun, may_end))
+            thread.start()
+            assert begun.wait(60)
+            threads.append(thread)
+        for may_end, thread in zip((first, second), threads):
+            may_end.set()
+            thread.join()
+        said.clear()
+        Slow.function(None, first)
+        for each in listeners:
+            moment.leave(each)
+    assert said[:2] == ["before recorded", "before always"]
 
 
 def test_a_failure_of_one_listener_reaches_neither_the_program_nor_the_others(

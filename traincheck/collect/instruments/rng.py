@@ -6,6 +6,8 @@ it was seeded or set: drawing alone never restores an earlier state.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -33,6 +35,8 @@ class Rng(Instrument):
         self._depth = 0
         self._is_sparse = self.session.needs is not None
         self._has_ranks = False
+        if "numpy" in sys.modules:  # which loads its generators when they are first used
+            importlib.import_module("numpy.random")
         for holder, name, source in (*seeders(), *seeders_of_devices()):
             around = Around(partial(self._enter, source), left=self._leave, always=True)
             self.listen(self.session.moments.at(holder, name), around)

@@ -76,10 +76,12 @@ class Moment(Replaced[Around]):
                     self._is_inside = True
                 result = original(*args, **kwargs)
             except BaseException as error:
-                self._is_inside = is_inside
+                if is_recorded:
+                    self._is_inside = False
                 quietly(session, end, notes, error)
                 raise
-            self._is_inside = is_inside
+            if is_recorded:  # else another thread is inside, and may have left since
+                self._is_inside = False
             quietly(session, finish, notes, args, kwargs, result)
             return result
 
