@@ -168,6 +168,32 @@ def test_while_nothing_is_recorded_only_some_listen(tmp_path: Path) -> None:
     assert said == ["before always", "left always NoneType", "after always 3"]
 
 
+def test_only_those_who_are_told_of_recorded_calls_cost_a_thread_its_file(tmp_path: Path) -> None:
+    said: list[Any] = []
+    with recording(tmp_path) as run:
+        moment = Moment(run.session, (Place, "function"))
+
+        def has_file() -> bool:
+            found: list[bool] = []
+
+            def call() -> None:
+                Place.function()
+                found.append(run.session.local.em is not None)
+
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+            return found[0]
+
+        listeners = [listening(run, said, "always", always=True), listening(run, said, "recorded")]
+        moment.add(listeners[0])
+        assert not has_file()  # a process group may be made here, and the rank is not known before
+        moment.add(listeners[1])
+        assert has_file()
+        for each in listeners:
+            moment.leave(each)
+
+
 def test_a_call_in_another_thread_that_ends_last_leaves_the_moment_open(tmp_path: Path) -> None:
     said: list[Any] = []
     first, second = threading.Event(), threading.Event()

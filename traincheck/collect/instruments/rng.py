@@ -23,6 +23,7 @@ from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.schema.torch_api import Families
 
 
@@ -55,7 +56,8 @@ class Rng(Instrument):
         if seed is not None:
             self._depth -= 1
             if not self._depth and self.session.recording.on:
-                self._seeded(self.session.local.em or self.session.emitter(), *seed)
+                em = self.session.local.em or self.session.emitter()
+                guarded(em, self._seeded, em, *seed)
 
     def _seeded(self, em: Emitter, source: str, given: Any) -> None:
         fields: dict[str, Any] = {"source": source, "change": "seed", "where": where()}

@@ -62,10 +62,10 @@ class Moment(Replaced[Around]):
         enter, finish, end = self._enter, self._finish, self._end
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            is_inside = self._is_inside
-            is_recorded = (
-                recording.on and not is_inside and not (local.em or session.emitter()).busy
-            )
+            is_inside, em = self._is_inside, local.em
+            if em is None and recording.on and len(self._always) < len(self.all):
+                em = session.emitter()  # not for those that act always: a rank may not be known yet
+            is_recorded = recording.on and not is_inside and not (em is not None and em.busy)
             listeners = self.all if is_recorded else self._always
             if not listeners:
                 return original(*args, **kwargs)
