@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomS
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
-from tests.collect.recording import recording
+from tests.collect.recording import read_folder, recording
 from traincheck.schema.claims import BATCH_CONTENT, Needs
 from traincheck.schema.torch_api import Families
 
@@ -336,6 +336,22 @@ def test_seeds_that_are_set(tmp_path):
         ("torch", 6),
         ("cuda", 7),
     ]
+
+
+@pytest.mark.real_process
+def test_a_seed_of_numpy_whose_generators_are_loaded_late(tmp_path):
+    code = f"""
+import numpy, torch  # numpy 2 loads its module of generators at its first use
+from traincheck.collect.launch.settings import Settings
+from traincheck.collect.session.session import Session
+session = Session(Settings(directory={str(tmp_path)!r}, run_id="late"))
+session.start()
+numpy.random.seed(5)
+session.stop()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    seeds = [event for event in read_folder(tmp_path) if event.kind == "rng"]
+    assert [(event.source, event.seed) for event in seeds] == [("numpy", 5)]
 
 
 def test_the_state_at_each_step(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -184,6 +185,67 @@ def test_while_nothing_is_recorded_only_some_listen(tmp_path: Path) -> None:
         for each in listeners:
             moment.leave(each)
     assert said == ["before always", "left always NoneType", "after always 3"]
+
+
+def test_only_those_who_are_told_of_recorded_calls_cost_a_thread_its_file(tmp_path: Path) -> None:
+    said: list[Any] = []
+    with recording(tmp_path) as run:
+        moment = Moment(run.session, (Place, "function"))
+
+        def has_file() -> bool:
+            found: list[bool] = []
+
+            def call() -> None:
+                Place.function()
+                found.append(run.session.local.em is not None)
+
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+            return found[0]
+
+        listeners = [listening(run, said, "always", always=True), listening(run, said, "recorded")]
+        moment.add(listeners[0])
+        assert not has_file()  # a process group may be made here, and the rank is not known before
+        moment.add(listeners[1])
+        assert has_file()
+        for each in listeners:
+            moment.leave(each)
+
+
+def test_a_call_in_another_thread_that_ends_last_leaves_the_moment_open(tmp_path: Path) -> None:
+    said: list[Any] = []
+    first, second = threading.Event(), threading.Event()
+
+    class Slow:
+        """A holder whose function waits until it may return."""
+
+        @staticmethod
+        def function(begun: threading.Event | None, may_end: threading.Event) -> None:
+            if begun is not None:
+                begun.set()
+            assert may_end.wait(60)
+
+    with recording(tmp_path) as run:
+        moment = Moment(run.session, (Slow, "function"))
+        listeners = [listening(run, said, "always", always=True), listening(run, said, "recorded")]
+        for each in listeners:
+            moment.add(each)
+        threads = []
+        for may_end in (first, second):
+            begun = threading.Event()
+            thread = threading.Thread(target=Slow.function, args=(begun, may_end))
+            thread.start()
+            assert begun.wait(60)
+            threads.append(thread)
+        for may_end, thread in zip((first, second), threads):
+            may_end.set()
+            thread.join()
+        said.clear()
+        Slow.function(None, first)
+        for each in listeners:
+            moment.leave(each)
+    assert said[:2] == ["before recorded", "before always"]
 
 
 def test_a_failure_of_one_listener_reaches_neither_the_program_nor_the_others(

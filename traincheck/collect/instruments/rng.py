@@ -6,6 +6,8 @@ it was seeded or set: drawing alone never restores an earlier state.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -21,6 +23,7 @@ from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.schema.torch_api import Families
 
 
@@ -33,6 +36,8 @@ class Rng(Instrument):
         self._depth = 0
         self._is_sparse = self.session.needs is not None
         self._has_ranks = False
+        if "numpy" in sys.modules:  # which loads its generators when they are first used
+            importlib.import_module("numpy.random")
         for holder, name, source in (*seeders(), *seeders_of_devices()):
             around = Around(partial(self._enter, source), left=self._leave, always=True)
             self.listen(self.session.moments.at(holder, name), around)
@@ -51,7 +56,8 @@ class Rng(Instrument):
         if seed is not None:
             self._depth -= 1
             if not self._depth and self.session.recording.on:
-                self._seeded(self.session.local.em or self.session.emitter(), *seed)
+                em = self.session.local.em or self.session.emitter()
+                guarded(em, self._seeded, em, *seed)
 
     def _seeded(self, em: Emitter, source: str, given: Any) -> None:
         fields: dict[str, Any] = {"source": source, "change": "seed", "where": where()}

@@ -62,10 +62,10 @@ class Moment(Replaced[Around]):
         enter, finish, end = self._enter, self._finish, self._end
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            is_inside = self._is_inside
-            is_recorded = (
-                recording.on and not is_inside and not (local.em or session.emitter()).busy
-            )
+            is_inside, em = self._is_inside, local.em
+            if em is None and recording.on and len(self._always) < len(self.all):
+                em = session.emitter()  # not for those that act always: a rank may not be known yet
+            is_recorded = recording.on and not is_inside and not (em is not None and em.busy)
             listeners = self.all if is_recorded else self._always
             if not listeners:
                 return original(*args, **kwargs)
@@ -76,10 +76,12 @@ class Moment(Replaced[Around]):
                     self._is_inside = True
                 result = original(*args, **kwargs)
             except BaseException as error:
-                self._is_inside = is_inside
+                if is_recorded:
+                    self._is_inside = False
                 quietly(session, end, notes, error)
                 raise
-            self._is_inside = is_inside
+            if is_recorded:  # else another thread is inside, and may have left since
+                self._is_inside = False
             quietly(session, finish, notes, args, kwargs, result)
             return result
 
