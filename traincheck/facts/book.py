@@ -57,9 +57,9 @@ class FactBook:
         for reader in readers:
             for kind in reader.uses:
                 needs[kind] |= reader.needs.delivered
-        receivers = [
-            (state.reads or needs[type(state)], state.observe) for state in run_states
-        ] + [(reader.observes, reader.observe) for reader in readers]
+        receivers = [(state.reads or needs[type(state)], state.observe) for state in run_states] + [
+            (reader.observes, reader.observe) for reader in readers
+        ]
         return _Process(readers, Router(receivers))
 
     def facts(self) -> list[Fact]:

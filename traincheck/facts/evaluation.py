@@ -110,9 +110,7 @@ class Kept(FactReader):
                 else "another"
             )
             values = {"number": len(losses), "loss": loss, "best": min(losses)}
-            yield Fact(
-                kind=BEST.name, seen_as=seen_as, values=values, where=event.where or ""
-            )
+            yield Fact(kind=BEST.name, seen_as=seen_as, values=values, where=event.where or "")
 
 
 READERS = (Modes, Kept)

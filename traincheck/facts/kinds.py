@@ -7,7 +7,7 @@ was seen. What would follow from it, whether it is wrong, and why it is so, are 
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,15 +85,13 @@ class Kinds:
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
-    def __iter__(self) -> Iterable[Kind]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Kind]:
         return iter(self._by_name.values())
 
     def sentence(self, fact: Fact) -> str:
         """What was seen, how often, and on which ranks."""
         kind = self._by_name[fact.kind]
-        text = _Sentence().vformat(
-            kind.classes[fact.seen_as], (), {"of": fact.of, **fact.values}
-        )
+        text = _Sentence().vformat(kind.classes[fact.seen_as], (), {"of": fact.of, **fact.values})
         if kind.look and fact.looks:
             text += f", in {fact.count:,} of {counted(fact.looks, kind.look)}"
         if fact.ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -141,14 +142,14 @@ class Updates(FactReader):
             for known in self._known.values():
                 known.since["backward"] += 1
             return
-        known = self._known.get(event.owner or "")
-        if known is None:
+        mine = self._known.get(event.owner or "")
+        if mine is None:
             return
         if family == Families.ZERO_GRAD:
-            known.since["zero_grad"] += 1
+            mine.since["zero_grad"] += 1
         elif family == Families.OPTIMIZER_STEP:
-            known.updates.append((known.since["backward"], known.since["zero_grad"]))
-            known.since.clear()
+            mine.updates.append((mine.since["backward"], mine.since["zero_grad"]))
+            mine.since.clear()
             self._stepped.add(event.owner or "")
 
     def _end(self, event: StepEvent) -> None:
@@ -221,7 +222,7 @@ class Clips(FactReader):
         clip = self._by_place.setdefault(event.where or "", _Clip())
         clip.calls += 1
         limit, norm = event.args.get("max_norm"), tensor_summary(event.result)
-        if is_number(limit) and norm is not None and is_number(norm.value):
+        if limit is not None and is_number(limit) and norm is not None and is_number(norm.value):
             clip.limit = float(limit)
             clip.norms.append(float(norm.value or 0))
             if clip.norms[-1] > clip.limit:
@@ -304,7 +305,7 @@ def _calls(counts: list[int]) -> dict[str, Any]:
     """The class of numbers of calls, and what its sentence names."""
     least, most = min(counts), max(counts)
     usual, times = Counter(counts).most_common(1)[0]
-    if times < 0.9 * len(counts):  # noqa: PLR2004
+    if times < 0.9 * len(counts):
         seen_as = "varies"
     else:
         least = most = usual
@@ -338,13 +339,13 @@ def _course(rates: list[float]) -> tuple[str, Mapping[str, Any]]:
         return "zero", values
     turns = [
         up
-        for before, after in zip(rates, rates[1:])
+        for before, after in itertools.pairwise(rates)
         if abs(after - before) > _NOISE * top
         for up in [after > before]
     ]
     if not turns:
         return "constant", values
-    for place, (before, after) in enumerate(zip(rates, rates[1:]), 1):
+    for place, (before, after) in enumerate(itertools.pairwise(rates), 1):
         if before > 0 and after > _JUMP * before and place >= _FEW:
             at = {"before": before, "after": after, "update": number_text(place)}
             return "jumps up", {**values, **at}

@@ -49,10 +49,7 @@ class Population:
         both. Each is smoothed by half a program, so that what no program shows is ordered by how
         many could.
         """
-        found = self.count(fact)
-        among_its_own = (found + 0.5) / (self.having.get(fact.kind, 0) + 1)
-        among_all = (found + 0.5) / (self.programs + 1)
-        return math.sqrt(among_its_own * among_all)
+        return rarity_of(self.count(fact), self.having.get(fact.kind, 0), self.programs)
 
     def __or__(self, other: Population) -> Population:
         """Both together, of different programs."""
@@ -61,6 +58,11 @@ class Population:
             Counter(self.having) + Counter(other.having),
             Counter(self.showing) + Counter(other.showing),
         )
+
+
+def rarity_of(showing: int, having: int, programs: int) -> float:
+    """See `Population.rarity`."""
+    return math.sqrt((showing + 0.5) / (having + 1) * (showing + 0.5) / (programs + 1))
 
 
 def population_of(programs: Iterable[Iterable[Fact]]) -> Population:

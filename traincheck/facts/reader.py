@@ -28,7 +28,7 @@ class FactReader(ABC):
     observes: ClassVar[Needs]
     uses: ClassVar[Sequence[type[RunState]]] = ()
 
-    def bind(self, run_states: RunStates) -> None:
+    def bind(self, run_states: RunStates) -> None:  # noqa: B027  # most use none
         """Store the run states that it uses. Called once, before the first event."""
 
     @abstractmethod
