@@ -122,7 +122,8 @@ class Losses(FactReader):
     def observe(self, event: Event) -> None:
         if not isinstance(event, CallEvent) or event.exception is not None:
             return
-        root = tensor_summary(event.args.get("tensors"))
+        roots = event.args.get("tensors")
+        root = tensor_summary(roots[0] if isinstance(roots, list) and len(roots) == 1 else roots)
         value = root.value if root is not None else None
         self._by_place.setdefault(event.where or "", _Loss()).enter(value, event.step)
 

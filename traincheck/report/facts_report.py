@@ -148,7 +148,8 @@ def write_contrasts_text(found: Sequence[Contrast], a: Card, b: Card, stream: Te
         if not found:
             paragraph(console, Text("All facts are of the same classes."))
         else:
-            head = f"{counted(len(found), 'fact')} differ in class, the most unusual first."
+            verb = "differs" if len(found) == 1 else "differ"
+            head = f"{counted(len(found), 'fact')} {verb} in class, the most unusual first."
             paragraph(console, Text(head, style="bold"))
         for one in found:
             console.print()
