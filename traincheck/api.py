@@ -16,11 +16,11 @@ from traincheck.check.wording.endings import ending
 from traincheck.config import Config
 from traincheck.diff.sources import program_of as source_copies
 from traincheck.errors import UsageError, nearest
-from traincheck.facts.annotate import File, annotated
 from traincheck.facts.book import FactBook
 from traincheck.facts.card import Card, card_of, head_of
 from traincheck.facts.population import read_population, shipped
 from traincheck.relations.registry import RELATIONS
+from traincheck.report.facts_source import File, annotated
 from traincheck.rules.docs import docs_of
 from traincheck.rules.options import configured
 from traincheck.rules.registry import all_rules

@@ -11,7 +11,6 @@ import pytest
 from tests.checking import net
 from traincheck.diff.sources import Program, Source
 from traincheck.errors import UsageError
-from traincheck.facts.annotate import annotated
 from traincheck.facts.book import facts_of
 from traincheck.facts.card import Card, card_of
 from traincheck.facts.compare import contrasts
@@ -33,6 +32,7 @@ from traincheck.report.facts_report import (
     write_facts_markdown,
     write_facts_text,
 )
+from traincheck.report.facts_source import annotated
 from traincheck.schema.facts import Fact
 
 HEALTHY = facts_of(net().steps(6).build())

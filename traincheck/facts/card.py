@@ -78,7 +78,7 @@ class Card:
 
     @property
     def findings(self) -> list[Line]:
-        """What rules say is wrong."""
+        """The findings of rules, advice apart."""
         return [line for line in self.lines if line.is_finding]
 
     @property

@@ -1,4 +1,4 @@
-"""What two runs do differently, by the classes of their facts. Equal seeds are not needed."""
+"""The facts in which two runs differ, by class. Equal seeds are not needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Contrast:
 
 
 def contrasts(a: Card, b: Card) -> list[Contrast]:
-    """What differs, the most unusual first. Lines of code may differ: they are not compared."""
+    """The differences, the most unusual first. Lines of code may differ: they are not compared."""
     mine, yours = _by_subject(a.lines), _by_subject(b.lines)
     found = []
     for key in dict.fromkeys((*yours, *mine)):

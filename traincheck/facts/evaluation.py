@@ -1,4 +1,4 @@
-"""How models are evaluated: in which mode, and with which kept state."""
+"""The mode in which models are evaluated, and the state that is kept."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Kinds:
         return iter(self._by_name.values())
 
     def sentence(self, fact: Fact) -> str:
-        """What was seen, how often, and on which ranks."""
+        """The sentence of a fact: what was seen, how often, and on which ranks."""
         kind = self._by_name[fact.kind]
         text = _Sentence().vformat(kind.classes[fact.seen_as], (), {"of": fact.of, **fact.values})
         if kind.look and fact.looks:

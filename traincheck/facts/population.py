@@ -1,4 +1,4 @@
-"""How many healthy programs have each class of a fact, and how unusual a fact is by that.
+"""Counts of healthy programs by class of a fact, and the rarity of a fact among them.
 
 Each program has one vote for a class, however often it shows it. A program that cannot show a kind
 does not count for it.
@@ -38,11 +38,11 @@ class Population:
     showing: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def count(self, fact: Fact) -> int:
-        """How many programs show a fact of this class."""
+        """The number of programs that show a fact of this class."""
         return self.showing.get((fact.kind, fact.seen_as), 0)
 
     def rarity(self, fact: Fact) -> float:
-        """How rare its class is, in (0, 1]: the smaller, the more unusual.
+        """The rarity of its class, in (0, 1]: the smaller, the more unusual.
 
         The geometric mean of two shares: among the programs that have the kind, and among all. A
         kind that few programs have says little by the first, and one that all have is the same by

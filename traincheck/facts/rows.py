@@ -64,7 +64,7 @@ SHARED = Kind(
 
 @dataclass(slots=True)
 class _Loader:
-    """What one loader gave in one stage."""
+    """The batches of one loader in one stage."""
 
     rows: int = 0
     repeated: int = 0

@@ -17,7 +17,7 @@ KINDS = Kinds(kind for reader in READERS for kind in reader.kinds)
 
 
 def needs_of_facts() -> Needs:
-    """What a trace must hold for all facts."""
+    """All that a trace must hold for these facts."""
     found = Needs()
     for reader in READERS:
         found |= reader.needs

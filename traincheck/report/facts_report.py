@@ -9,10 +9,10 @@ from typing import Any, TextIO
 import orjson
 from rich.text import Text
 
-from traincheck.facts.annotate import File
 from traincheck.facts.card import RULES, Card, Line
 from traincheck.facts.compare import Contrast
 from traincheck.facts.kinds import PARTS
+from traincheck.report.facts_source import File
 from traincheck.report.lines import page, paragraph, table
 from traincheck.schema.places import short
 from traincheck.schema.words import all_printable, counted, printable
@@ -118,7 +118,7 @@ def _text(line: Line) -> str:
 
 
 def _programs(line: Line, card: Card) -> str:
-    """How many healthy programs show the same; empty where that is not known."""
+    """The number of healthy programs that show the same; empty where that is not known."""
     if not line.among:
         return ""
     whole = f"{line.programs:,} of {line.among:,} healthy programs"
@@ -164,7 +164,7 @@ def _side(lines: Sequence[Line]) -> str:
 
 
 def contrasts_json(found: Sequence[Contrast], a: Card, b: Card) -> dict[str, Any]:
-    """What two runs do differently, as JSON."""
+    """The differences of two runs as JSON."""
     return {
         "a": a.head,
         "b": b.head,
