@@ -48,6 +48,9 @@ COMMANDS = {
     "diff": Row(
         module=".cmd_diff", attribute="diff", help="Find the first difference between two runs."
     ),
+    "facts": Row(
+        module=".cmd_facts", attribute="facts", help="Show what a run did, the unusual first."
+    ),
     "monitor": Row(
         module=".cmd_monitor", attribute="monitor", help="Record metrics of a training program."
     ),

@@ -1,4 +1,4 @@
-"""Write generated pages: cli.md, rules.md and rules/, relations.md, tables of trace-format.md.
+"""Write generated pages: cli.md, rules.md and rules/, relations.md, tables of facts.md and others.
 
 The JSON schema of invariant files is written, too.
 
@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 
+from traincheck.facts.table import KINDS
 from traincheck.relations.registry import BUILT_IN
 from traincheck.rules.docs import RuleDocs, docs_of, options_text
 from traincheck.rules.table import RULES
@@ -78,14 +79,23 @@ def pages() -> dict[Path, str]:
     columns = replaced(frames.read_text(encoding="utf-8"), "columns", column_tables())
     relations = DOCS / "relations.md"
     known = replaced(relations.read_text(encoding="utf-8"), "relations", relation_sections())
+    facts = DOCS / "facts.md"
+    facts_text = replaced(facts.read_text(encoding="utf-8"), "kinds", fact_table())
     return {
         DOCS / "cli.md": cli_page(),
+        facts: facts_text,
         **rule_pages(),
         trace: text,
         frames: columns,
         relations: known,
         SCHEMA_FILE: json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
     }
+
+
+def fact_table() -> str:
+    """Kinds of facts with their classes, and what they do not say."""
+    rows = [(f"`{kind.name}`", ", ".join(kind.classes), kind.unsaid) for kind in KINDS]
+    return table(rows, "kind", "classes", "what it does not say")
 
 
 def relation_sections() -> str:

@@ -26,7 +26,7 @@ LAYERS = (
     ("readings",),
     ("relations", "rules"),
     ("check",),
-    ("infer", "diff", "metrics", "profile"),
+    ("infer", "diff", "facts", "metrics", "profile"),
     ("report",),
     ("config", "presets"),
     ("api", "testing"),

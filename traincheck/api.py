@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traincheck.check.engine import Engine, watch
+from traincheck.check.run_overview import RunOverview
 from traincheck.check.suppression.policy import SuppressionPolicy
 from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
 from traincheck.check.wording.sentences import ending
 from traincheck.config import Config
+from traincheck.diff.sources import program_of as source_copies
 from traincheck.errors import UsageError, nearest
+from traincheck.facts.book import FactBook
+from traincheck.facts.card import Card, card_of, head_of
+from traincheck.facts.population import read_population, shipped
 from traincheck.relations.registry import RELATIONS
+from traincheck.report.facts_source import File, annotated
 from traincheck.rules.docs import docs_of
 from traincheck.rules.options import configured
 from traincheck.rules.registry import all_rules
@@ -23,6 +29,7 @@ from traincheck.schema.findings import Ending, Report
 from traincheck.schema.invariant_file import read_invariants
 from traincheck.schema.layout import storage_notes
 from traincheck.schema.marks import Marks
+from traincheck.schema.observations.processes import Sources
 from traincheck.store.manifest import is_going_on, one_step_in
 
 if TYPE_CHECKING:
@@ -73,6 +80,45 @@ def check(
         program=lambda: program_of(reader),
     )
     return check_source(engine, reader)
+
+
+def facts(run: str | Path, population: str | Path | None = None) -> Card:
+    """The facts of a recorded run, the most unusual first, with what the rules find in it.
+
+    Args:
+        run: the run directory.
+        population: a file with counts of healthy programs; they are added to the shipped ones.
+
+    Raises:
+        TraceFormatError, UsageError: ``run`` or ``population`` is not usable.
+    """
+    from traincheck.store.reader import TraceReader
+
+    known = shipped() if population is None else shipped() | read_population(Path(population))
+    reader = TraceReader(run, may_be_empty=True)
+    book, engine, overview = FactBook(), make_engine(), RunOverview()
+    for event in reader.events():
+        book.observe(event)
+        engine.observe(event)
+        overview.add(event)
+    report = conclude(engine, reader)
+    script = program_of(reader).replace("\\", "/").rpartition("/")[2]
+    return card_of(
+        book.facts(), known, report.findings, head=head_of(overview, script, report.steps)
+    )
+
+
+def annotated_source(run: str | Path, card: Card) -> list[File]:
+    """The source of a run, from the copies in its trace, with facts beside their lines."""
+    from traincheck.store.reader import TraceReader
+
+    marks = [
+        event
+        for event in TraceReader(run, may_be_empty=True).events()
+        if isinstance(event, MarkEvent) and event.text == Sources.text
+    ]
+    changed = [path for mark in marks for path in mark.data.get("changed", ())]
+    return list(annotated(card, source_copies(Path(run), marks), changed))
 
 
 def make_engine(

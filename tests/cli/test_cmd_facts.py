@@ -1,0 +1,122 @@
+"""traincheck facts: the card of a run, of two runs, and beside the source."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.checking import net
+from tests.diff.run_pairs import write
+from traincheck.cli import main as entry
+from traincheck.facts.book import facts_of
+from traincheck.facts.population import encoded, population_of
+
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["traincheck", "facts", *map(str, words)])
+        return entry.main()
+
+    return run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> tuple[Path, Path]:
+    """A healthy one, and one whose losses are zero and whose parameters never change."""
+    still = net().steps(8, not_updated=set(net().parameters()))
+    return write(tmp_path / "good", net().steps(8).build()), write(tmp_path / "bad", still.build())
+
+
+def test_the_unusual_comes_first(
+    command: Command, runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(runs[1]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("8 steps of")
+    _, _, unusual = out.partition("\nunusual\n")
+    assert "ever changes" in unusual.partition("\nusual\n")[0]
+
+
+def test_findings_of_rules_stand_before_facts(
+    command: Command, runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(runs[1])
+    out = capsys.readouterr().out
+    assert out.index("findings of rules") < out.index("\nunusual")
+
+
+def test_a_healthy_run_is_calm(
+    command: Command, runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(runs[0]) == 0
+    assert "No fact of this run is unusual" in capsys.readouterr().out
+
+
+def test_two_runs_are_held_side_by_side(
+    command: Command, runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(*runs) == 0
+    assert "ever changes" in capsys.readouterr().out
+    assert command(*runs, "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    kinds = {row["kind"] for one in found["differ"] for row in one["b"]}
+    assert "signal.parameters that never change" in kinds
+
+
+@pytest.mark.parametrize("form", ["json", "markdown"])
+def test_other_formats(
+    form: str, command: Command, runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(runs[1], "--format", form) == 0
+    out = capsys.readouterr().out
+    texts = [row["text"] for row in json.loads(out)["facts"]] if form == "json" else [out]
+    assert any("ever changes" in text for text in texts)
+
+
+def test_own_programs_make_a_fact_usual(
+    command: Command, runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    still = facts_of(net().steps(8, not_updated=set(net().parameters())).build())
+    own = tmp_path / "own.json"
+    own.write_bytes(encoded(population_of([still] * 40)))
+    command(runs[1], "--population", own, "--format", "json")
+    rows = json.loads(capsys.readouterr().out)["facts"]
+    (row,) = [row for row in rows if row["kind"] == "signal.parameters that never change"]
+    assert not row["unusual"]
+    assert row["healthy_programs"] == 40
+
+
+def test_source_without_a_copy_is_said(
+    command: Command, runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(runs[1], "--annotate") == 0
+    assert "No fact has a line of which the trace holds a copy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "takes one run or two, not 0"),
+        (("a", "b", "c"), "takes one run or two, not 3"),
+        (("none",), "none"),
+        (("good", "--population", "good/manifest.json"), "is no population of facts"),
+    ],
+)
+def test_bad_usage(
+    words: tuple[str, ...],
+    said: str,
+    command: Command,
+    runs: tuple[Path, Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert command(*words) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,278 @@
+"""What each reader tells of a run, in the class that a fault shows and in that of a healthy run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.builders import MLP, TraceBuilder
+from tests.checking import net
+from tests.ranks import merged
+from traincheck.facts.book import facts_of
+from traincheck.facts.population import shipped
+from traincheck.facts.table import KINDS
+from traincheck.schema.events import CheckpointEvent, Event, StateEvent
+from traincheck.schema.facts import Fact
+from traincheck.schema.torch_api import Families
+from traincheck.schema.values import TensorSummary, tensor_json
+
+STEPS = 8
+ALL = frozenset(net().parameters())
+
+
+def scalar(value: float | str) -> dict[str, Any]:
+    return {**tensor_json(TensorSummary("float32", ())), "value": value}
+
+
+def with_losses(*values: float | str) -> TraceBuilder:
+    run = net()
+    for value in values:
+        run.step()
+        root = [event for event in run.events if getattr(event, "api", "") == Families.BACKWARD][-1]
+        run.edit(root, args={"tensors": scalar(value)})
+    return run
+
+
+def clipped(limit: float, *norms: float | str) -> TraceBuilder:
+    run = net()
+    for norm in norms:
+        run.begin_step().batch().zero_grad().forward().backward()
+        run.call(
+            Families.CLIP_NORM, args={"max_norm": limit}, result=scalar(norm), where="train.py:86"
+        )
+        run.optimizer_step()
+    return run
+
+
+def scheduled(steps: Iterable[int], made: bool = True) -> TraceBuilder:
+    run = net()
+    if made:
+        run.call(
+            "torch.optim.lr_scheduler.StepLR.__init__",
+            family=Families.SCHEDULER_CREATED,
+            where="train.py:20",
+        )
+    for count in steps:
+        run.step()
+        for _ in range(count):
+            run.scheduler_step()
+    return run
+
+
+def rated(*rates: float) -> TraceBuilder:
+    run = net()
+    for rate in rates:
+        run.step()
+        run.optimizers["opt0"].hyper["lr"] = rate
+    return run
+
+
+def delivered(epochs: Iterable[Iterable[str]], *, size: int = 0, drawn: int = 0) -> TraceBuilder:
+    run = net()
+    for epoch, rows in enumerate(epochs):
+        run.step(omit=("batch",))
+        run.batch(samples=tuple(rows), epoch=epoch, dataset_size=size, drawn=drawn, index=0)
+    return run
+
+
+def evaluated(trained: Iterable[str], tested: Iterable[str]) -> TraceBuilder:
+    run = net()
+    run.step(omit=("batch",)).batch(samples=tuple(trained))
+    run.step()
+    run.set_stage("eval")
+    return run.batch(loader="loader1", samples=tuple(tested))
+
+
+def two_optimizers(*stepped: str) -> TraceBuilder:
+    run = TraceBuilder().process().model("Net", MLP).model("Critic", MLP)
+    run.optimizer(names=["Net.fc1.weight"]).optimizer(names=["Critic.fc1.weight"])
+    for _ in range(STEPS):
+        run.begin_step().batch().forward().backward()
+        for optimizer in stepped:
+            run.optimizer_step(optimizer)
+    return run
+
+
+def zeroed(share: float, *names: str) -> TraceBuilder:
+    """Gradients of these parameters are exactly 0 in a share of the updates."""
+    run = net().steps(STEPS)
+    for event in list(run.events):
+        if (
+            isinstance(event, StateEvent)
+            and event.role == "gradient"
+            and event.name in (names or ALL)
+            and event.summary is not None
+            and event.change == "set"
+            and (event.step or 0) < share * STEPS
+        ):
+            summary = msgspec.structs.replace(event.summary, zero=True)
+            run.edit(event, summary=summary)
+    return run
+
+
+def accumulated(*passes: int) -> TraceBuilder:
+    run = net()
+    for number in passes:
+        run.step(accumulate=number)
+    return run
+
+
+def cleared(*times: int) -> TraceBuilder:
+    run = net()
+    for number in times:
+        run.begin_step().batch()
+        for _ in range(number):
+            run.zero_grad()
+        run.forward().backward().optimizer_step()
+    return run
+
+
+def kept(*losses: float, saved_after: int) -> TraceBuilder:
+    """An evaluation after each step; the state of one is saved as the best."""
+    run = net()
+    for number, loss in enumerate(losses):
+        run.step().train(False).set_stage("eval")
+        run.call(
+            "torch.nn.functional.cross_entropy",
+            args={},
+            result=scalar(loss),
+            grad_enabled=False,
+        )
+        if number == saved_after:
+            run.add(CheckpointEvent, op="save", target="Net", path="best.pt", where="train.py:97")
+        run.train(True)
+    return run.step()
+
+
+def rows(start: int, stop: int) -> list[str]:
+    return [f"{row:016x}" for row in range(start, stop)]
+
+
+def healthy() -> TraceBuilder:
+    return net().steps(STEPS, eval_every=4)
+
+
+CASES: dict[tuple[str, str], Callable[[], TraceBuilder]] = {
+    ("signal.loss", "not known"): lambda: with_losses(*[[]] * 3),  # type: ignore[arg-type]
+    ("signal.loss", "changes"): healthy,
+    ("signal.loss", "zero"): lambda: with_losses(0.0, 0.0, 0.0, 0.0),
+    ("signal.loss", "often zero"): lambda: with_losses(0.0, 0.0, 0.0, 0.5),
+    ("signal.loss", "constant"): lambda: with_losses(0.7, 0.7, 0.7),
+    ("signal.loss", "not finite"): lambda: with_losses(0.7, 0.6, "nan"),
+    ("signal.parameters that never change", "none"): healthy,
+    ("signal.parameters that never change", "some"): lambda: net().steps(
+        STEPS, not_updated=["Net.fc1.weight"]
+    ),
+    ("signal.parameters that never change", "all"): lambda: net().steps(STEPS, not_updated=ALL),
+    ("signal.parameters without a gradient", "none"): healthy,
+    ("signal.parameters without a gradient", "all"): lambda: net().steps(STEPS, no_gradient=ALL),
+    ("signal.parameters without a gradient", "some"): lambda: net().steps(
+        STEPS, no_gradient=["Net.fc1.weight"]
+    ),
+    ("signal.gradients of zero", "none"): healthy,
+    ("signal.gradients of zero", "some often"): lambda: zeroed(0.7, "Net.fc1.weight"),
+    ("signal.gradients of zero", "some always"): lambda: zeroed(1.0, "Net.fc1.weight"),
+    ("signal.gradients of zero", "all"): lambda: zeroed(1.0),
+    ("loop.backward passes", "one"): healthy,
+    ("loop.backward passes", "several"): lambda: net().steps(STEPS, accumulate=3),
+    ("loop.backward passes", "none"): lambda: net().steps(STEPS, omit=("backward",)),
+    ("loop.backward passes", "varies"): lambda: accumulated(*[1, 3] * 4),
+    ("loop.zero_grad", "one"): healthy,
+    ("loop.zero_grad", "several"): lambda: cleared(*[2] * STEPS),
+    ("loop.zero_grad", "varies"): lambda: cleared(*[0, 1, 2, 1] * 2),
+    ("loop.zero_grad", "none"): lambda: net().steps(STEPS, omit=("zero_grad",)),
+    ("loop.clipping", "none"): healthy,
+    ("loop.clipping", "never bites"): lambda: clipped(5.0, 1.0, 2.0, 3.0),
+    ("loop.clipping", "sometimes bites"): lambda: clipped(1.0, 0.5, 2.0, 3.0),
+    ("loop.clipping", "always bites"): lambda: clipped(1.0, 1.5, 2.0, 3.0),
+    ("loop.clipping", "always bites hard"): lambda: clipped(0.1, 1.5, 2.0, 3.0),
+    ("loop.clipping", "of no gradient"): lambda: clipped(0.1, 0.0, 0.0, 0.0),
+    ("loop.clipping", "not known"): lambda: clipped(1.0, "nan", "nan", "nan"),
+    ("loop.learning rate", "constant"): healthy,
+    ("loop.learning rate", "zero"): lambda: rated(0.0, 0.0, 0.0, 0.0),
+    ("loop.learning rate", "falls"): lambda: rated(0.4, 0.3, 0.2, 0.1),
+    ("loop.learning rate", "rises"): lambda: rated(0.1, 0.2, 0.3, 0.4),
+    ("loop.learning rate", "rises, then falls"): lambda: rated(0.1, 0.2, 0.15, 0.1),
+    ("loop.learning rate", "falls, then rises"): lambda: rated(0.3, 0.2, 0.1, 0.2),
+    ("loop.learning rate", "goes up and down"): lambda: rated(0.1, 0.2, 0.1, 0.2),
+    ("loop.learning rate", "jumps up"): lambda: rated(0.3, 0.2, 0.1, 0.05, 0.3),
+    ("loop.schedulers", "none"): healthy,
+    ("loop.schedulers", "never stepped"): lambda: scheduled([0] * STEPS),
+    ("loop.schedulers", "each update"): lambda: scheduled([1] * STEPS),
+    ("loop.schedulers", "more often"): lambda: scheduled([2] * STEPS),
+    ("loop.schedulers", "less often"): lambda: scheduled([0, 0, 0, 1] * 2),
+    ("loop.optimizers", "all step"): lambda: two_optimizers("opt0", "opt1"),
+    ("loop.optimizers", "one never steps"): lambda: two_optimizers("opt0"),
+    ("rows.repeated in a batch", "none"): lambda: delivered([rows(0, 32)]),
+    ("rows.repeated in a batch", "few"): lambda: delivered([[*rows(0, 32), *rows(0, 1)]]),
+    ("rows.repeated in a batch", "many"): lambda: delivered([rows(0, 24) + rows(0, 8)]),
+    ("rows.repeated in a batch", "nearly all"): lambda: delivered([rows(0, 2) * 16]),
+    ("rows.order in each epoch", "one epoch"): lambda: delivered([rows(0, 32)]),
+    ("rows.order in each epoch", "the same order"): lambda: delivered([rows(0, 32)] * 3),
+    ("rows.order in each epoch", "another order"): lambda: delivered(
+        [rows(0, 32), rows(0, 32)[::-1]]
+    ),
+    ("rows.order in each epoch", "other rows"): lambda: delivered([rows(0, 32), rows(40, 72)]),
+    ("rows.read of the data set", "all"): lambda: delivered([(), ()], size=64, drawn=64),
+    ("rows.read of the data set", "not the last ones"): lambda: delivered(
+        [(), ()], size=70, drawn=64
+    ),
+    ("rows.read of the data set", "a part"): lambda: delivered([(), ()], size=640, drawn=64),
+    ("rows.read of the data set", "more"): lambda: delivered([(), ()], size=60, drawn=64),
+    ("rows.evaluated and trained on", "no evaluation"): lambda: delivered([rows(0, 32)]),
+    ("rows.evaluated and trained on", "none"): lambda: evaluated(rows(0, 32), rows(32, 64)),
+    ("rows.evaluated and trained on", "few"): lambda: evaluated(rows(0, 32), rows(31, 64)),
+    ("rows.evaluated and trained on", "some"): lambda: evaluated(rows(0, 32), rows(16, 48)),
+    ("rows.evaluated and trained on", "all"): lambda: evaluated(rows(0, 32), rows(0, 32)),
+    ("evaluation.mode", "evaluation mode"): healthy,
+    ("evaluation.mode", "no evaluation"): lambda: net().steps(STEPS),
+    ("evaluation.mode", "training mode"): lambda: net().steps(STEPS).forward(grad=False),
+    ("evaluation.mode", "both modes"): lambda: net().steps(STEPS).forward(grad=False).evaluate(),
+    ("evaluation.state that is kept", "none"): healthy,
+    ("evaluation.state that is kept", "lowest loss"): lambda: kept(0.9, 0.5, 0.7, saved_after=1),
+    ("evaluation.state that is kept", "highest loss"): lambda: kept(0.9, 0.5, 0.7, saved_after=0),
+    ("evaluation.state that is kept", "another"): lambda: kept(0.9, 0.5, 0.7, saved_after=2),
+}
+
+
+def of_kind(events: Iterable[Event], kind: str) -> list[Fact]:
+    return [fact for fact in facts_of(events) if fact.kind == kind]
+
+
+@pytest.mark.parametrize(("kind", "seen_as"), CASES)
+def test_a_fact_is_of_its_class(kind: str, seen_as: str) -> None:
+    found = of_kind(CASES[kind, seen_as]().build(), kind)
+    assert seen_as in {fact.seen_as for fact in found}
+    for fact in found:
+        sentence = KINDS.sentence(fact)
+        assert "{" not in sentence
+        assert "None" not in sentence
+
+
+def test_each_class_of_each_kind_is_shown() -> None:
+    assert set(CASES) == {(kind.name, seen_as) for kind in KINDS for seen_as in kind.classes}
+
+
+def test_a_healthy_run_shows_calm_classes_alone() -> None:
+    population = shipped()
+    for fact in facts_of(healthy().build()):
+        assert population.count(fact) > population.having[fact.kind] / 10, fact
+
+
+def test_what_all_ranks_show_is_one_fact() -> None:
+    def rank(number: int) -> TraceBuilder:
+        builder = TraceBuilder(rank=number).process().model("Net", MLP).optimizer()
+        return builder.steps(STEPS, omit=("zero_grad",) if number == 1 else ())
+
+    events = merged(rank(0).build(), rank(1).build(), rank(2).build())
+    found = of_kind(events, "loop.zero_grad")
+    assert {(fact.seen_as, fact.ranks) for fact in found} == {("one", (0, 2)), ("none", (1,))}
+    (backward,) = of_kind(events, "loop.backward passes")
+    assert backward.ranks == ()
+
+
+def test_workers_of_loaders_have_no_facts() -> None:
+    assert facts_of(TraceBuilder(worker=True).process(worker=True).build()) == []

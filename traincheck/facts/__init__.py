@@ -1,0 +1,1 @@
+"""Facts of a run: what the training really did, the most unusual first. Never a verdict."""

@@ -1,0 +1,124 @@
+"""Counts of healthy programs by class of a fact, and the rarity of a fact among them.
+
+Each program has one vote for a class, however often it shows it. A program that cannot show a kind
+does not count for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from traincheck.errors import UsageError
+from traincheck.schema.facts import Fact
+
+UNUSUAL = 0.025  # up to this rarity a fact is shown among the unusual ones
+_FORM = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Counts over healthy programs.
+
+    Attributes:
+        programs: how many there are.
+        having: kind -> how many programs show it.
+        showing: (kind, class) -> how many programs show that class.
+    """
+
+    programs: int = 0
+    having: Mapping[str, int] = field(default_factory=dict)
+    showing: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    def count(self, fact: Fact) -> int:
+        """The number of programs that show a fact of this class."""
+        return self.showing.get((fact.kind, fact.seen_as), 0)
+
+    def rarity(self, fact: Fact) -> float:
+        """The rarity of its class, in (0, 1]: the smaller, the more unusual.
+
+        The geometric mean of two shares: among the programs that have the kind, and among all. A
+        kind that few programs have says little by the first, and one that all have is the same by
+        both. Each is smoothed by half a program, so that what no program shows is ordered by how
+        many could.
+        """
+        return rarity_of(self.count(fact), self.having.get(fact.kind, 0), self.programs)
+
+    def __or__(self, other: Population) -> Population:
+        """Both together, of different programs."""
+        return Population(
+            self.programs + other.programs,
+            Counter(self.having) + Counter(other.having),
+            Counter(self.showing) + Counter(other.showing),
+        )
+
+
+def rarity_of(showing: int, having: int, programs: int) -> float:
+    """See `Population.rarity`."""
+    return math.sqrt((showing + 0.5) / (having + 1) * (showing + 0.5) / (programs + 1))
+
+
+def population_of(programs: Iterable[Iterable[Fact]]) -> Population:
+    """Count the facts of healthy programs."""
+    having: Counter[str] = Counter()
+    showing: Counter[tuple[str, str]] = Counter()
+    number = 0
+    for facts in programs:
+        number += 1
+        classes = {(fact.kind, fact.seen_as) for fact in facts}
+        showing.update(classes)
+        having.update({kind for kind, _ in classes})
+    return Population(number, having, showing)
+
+
+def shipped() -> Population:
+    """The counts that traincheck comes with."""
+    return _decoded((files("traincheck.facts") / "population.json").read_bytes(), "population.json")
+
+
+def read_population(path: Path) -> Population:
+    """The counts in a file.
+
+    Raises:
+        UsageError: it is no such file.
+    """
+    try:
+        return _decoded(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def encoded(population: Population) -> bytes:
+    """The content of a file of counts."""
+    kinds: dict[str, dict[str, Any]] = defaultdict(dict)
+    for kind, programs in population.having.items():
+        classes = {c: n for (name, c), n in population.showing.items() if name == kind}
+        kinds[kind] = {"programs": programs, "classes": classes}
+    found = {"form": _FORM, "programs": population.programs, "kinds": kinds}
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(found, option=options)
+
+
+def _decoded(data: bytes, name: str) -> Population:
+    try:
+        found = orjson.loads(data)
+        having = {kind: int(row["programs"]) for kind, row in found["kinds"].items()}
+        showing = {
+            (kind, cls): int(number)
+            for kind, row in found["kinds"].items()
+            for cls, number in row["classes"].items()
+        }
+        programs = int(found["programs"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{name} is no population of facts: {error}",
+            fix="write one with `traincheck facts RUN... --write-population FILE`",
+        ) from error
+    return Population(programs, having, showing)

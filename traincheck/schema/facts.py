@@ -1,0 +1,45 @@
+"""A fact of a run: what the training did, as it was seen. A fact is no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from traincheck.schema.values import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One thing that was seen of one subject.
+
+    Attributes:
+        kind: its name in the table of kinds (facts/kinds.py), such as ``update.backwards``.
+        of: whose it is, by the name that a user knows; empty if it is the run's.
+        seen_as: one of the classes of its kind, by which programs are compared.
+        values: what its sentence names.
+        where: ``file:line`` of the user's code; empty if none is known.
+        count: in how many of the looks the class was seen.
+        looks: how often the subject was looked at; 0 where the whole run is one look.
+        first_step: the first step in which the class was seen; None where it is of the whole run.
+        ranks: where it was seen, if not on all ranks.
+    """
+
+    kind: str
+    of: str = ""
+    seen_as: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+    where: str = ""
+    count: int = 0
+    looks: int = 0
+    first_step: int | None = None
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Kind, subject and place. Two runs of a program are compared by it."""
+        return self.kind, self.of, self.where
+
+    @property
+    def share(self) -> float:
+        """In which part of the looks the class was seen, in (0, 1]."""
+        return self.count / self.looks if self.looks else 1.0
