@@ -262,6 +262,15 @@ def test_a_healthy_run_shows_calm_classes_alone() -> None:
         assert population.count(fact) > population.having[fact.kind] / 10, fact
 
 
+def test_a_state_that_is_saved_after_a_load_is_not_the_one_that_was_evaluated() -> None:
+    run = kept(0.9, 0.5, saved_after=7).train(False).set_stage("eval")
+    run.call("torch.nn.functional.cross_entropy", args={}, result=scalar(0.7), grad_enabled=False)
+    run.load("Net", values={"Net.fc1.weight": "xxh3-128:00"})
+    run.add(CheckpointEvent, op="save", target="Net", path="best.pt", where="train.py:97")
+    (found,) = of_kind(run.build(), "evaluation.state that is kept")
+    assert found.seen_as == "none"
+
+
 def test_what_all_ranks_show_is_one_fact() -> None:
     def rank(number: int) -> TraceBuilder:
         builder = TraceBuilder(rank=number).process().model("Net", MLP).optimizer()

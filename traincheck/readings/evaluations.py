@@ -64,13 +64,14 @@ class Evaluations(RunState):
         all: in order.
         is_over: whether training has gone on since the last one.
         has_trained: whether an optimizer has stepped.
+        is_restored: whether other weights were loaded since the last update.
     """
 
     def __init__(self) -> None:
         self.all: list[Evaluation] = []
         self.is_over = True
         self.has_trained = False
-        self._is_restored = False  # since the last update: other weights are evaluated
+        self.is_restored = False
 
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
@@ -79,7 +80,7 @@ class Evaluations(RunState):
             if event.change == "created":
                 self.all, self.is_over, self.has_trained = [], True, False
         elif isinstance(event, CheckpointEvent):
-            self._is_restored |= event.op == "load_state_dict" and bool(event.values)
+            self.is_restored |= event.op == "load_state_dict" and bool(event.values)
         elif self.has_trained and (found := observed(event, EvalWeights)) is not None:
             now = self._now(event)
             if now is not None:
@@ -89,7 +90,7 @@ class Evaluations(RunState):
     def _call(self, event: CallEvent) -> None:
         if (event.family or event.api) == Families.OPTIMIZER_STEP:
             self.is_over = self.has_trained = True
-            self._is_restored = False
+            self.is_restored = False
         elif (
             event.api in LOSSES
             and self.has_trained
@@ -105,7 +106,7 @@ class Evaluations(RunState):
 
     def _now(self, event: Event) -> Evaluation | None:
         """The evaluation that an event belongs to; None if other weights were loaded for it."""
-        if self._is_restored or event.step is None:
+        if self.is_restored or event.step is None:
             return None
         if self.is_over or not self.all:
             self.is_over = False
@@ -143,7 +144,7 @@ class KeptStates(RunState):
                 # A file is written right after an evaluation, whose weights it holds
                 evaluations = self.evaluations
                 self._saved.pop(event.path, None)
-                if evaluations.all and not evaluations.is_over:
+                if evaluations.all and not (evaluations.is_over or evaluations.is_restored):
                     self._saved[event.path] = event, evaluations.all[-1]
 
     def kept(self) -> Sequence[tuple[CheckpointEvent, Evaluation]]:
