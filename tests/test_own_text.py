@@ -38,8 +38,8 @@ OF_OTHERS = {
 }
 # Left: a claim with a program begins with a word of ours in lower case.
 LEFT = {
-    ("traincheck/infer/sentences.py", ", "): "the same",
-    ("traincheck/infer/sentences.py", "In "): "the program may stand before the claim already",
+    ("traincheck/infer/preconditions.py", ", "): "the same",
+    ("traincheck/infer/preconditions.py", "In "): "the program may stand before the claim already",
     ("traincheck/relations/phrasing.py", " "): "the first word of a claim",
 }
 

@@ -10,7 +10,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ import orjson
 
 from traincheck.errors import UsageError
 from traincheck.schema.facts import Fact
+from traincheck.schema.files import read_regular
 
 UNUSUAL = 0.025  # up to this rarity a fact is shown among the unusual ones
 _FORM = 1
+_MOST_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def population_of(programs: Iterable[Iterable[Fact]]) -> Population:
 
 def shipped() -> Population:
     """The counts that traincheck comes with."""
-    return _decoded((files("traincheck.facts") / "population.json").read_bytes(), "population.json")
+    return read_population(Path(__file__).with_name("population.json"))
 
 
 def read_population(path: Path) -> Population:
@@ -90,7 +91,7 @@ def read_population(path: Path) -> Population:
         UsageError: it is no such file.
     """
     try:
-        return _decoded(path.read_bytes(), str(path))
+        return _decoded(read_regular(path, _MOST_BYTES), str(path))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
 

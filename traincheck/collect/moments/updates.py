@@ -75,13 +75,15 @@ class Updates(Listeners[Update]):
 
     It has its own key among these, so that the keys of the program's are as without it.
 
+    Attributes:
+        fault: is given the exceptions of listeners.
     """
 
-    __slots__ = ("_fault",)
+    __slots__ = ("fault",)
 
     def __init__(self, fault: Fault) -> None:
         super().__init__()
-        self._fault = fault
+        self.fault = fault
 
     def add(self, action: Update) -> None:
         super().add(action)
@@ -116,7 +118,7 @@ class Updates(Listeners[Update]):
                     act = functools.partial(self._tell, one.before, optimizer)
                     changed = before_update(given, named, act) or changed
             except Exception as error:  # training must go on whatever we got wrong
-                self._fault(one.begins, error)
+                self.fault(one.begins, error)
         return changed
 
     @hidden
@@ -129,4 +131,4 @@ class Updates(Listeners[Update]):
         try:
             action(optimizer)
         except Exception as error:  # training must go on whatever we got wrong
-            self._fault(action, error)
+            self.fault(action, error)
