@@ -487,7 +487,7 @@ def essence(report: Report) -> list[tuple[object, ...]]:
 def test_run_finds_what_collect_and_check_find(tmp_path, monkeypatch, env, capfd) -> None:
     script = program(tmp_path)
     summaries: list[RunSummary] = []
-    monkeypatch.setattr(run_summary, "write_run_summary", lambda s, _: summaries.append(s))
+    monkeypatch.setattr(_live, "write_run_summary", lambda s, _: summaries.append(s))
     with monkeypatch.context() as patch:
         for name, value in env.items():
             patch.setenv(name, value)
