@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from traincheck.check.run_overview import RunOverview
 from traincheck.collect.launch.signals import ProgramStopper
 from traincheck.errors import OutputError
+from traincheck.facts.book import FactBook
 from traincheck.live.checked import CheckNotes
 from traincheck.live.following import Following, Listener, Sending
 from traincheck.report.run_summary import RunSummary, write_run_summary
@@ -81,6 +82,7 @@ class LiveCheck:
 
     Attributes:
         watcher: takes in the events for a page, if it is set before the start.
+        facts: of the run so far.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class LiveCheck:
         self._limit = limit
         self._notifier = notifier
         self.watcher: Watcher | None = None
+        self.facts = FactBook()
         self._ended = threading.Event()
         self._is_abandoned = False
         self._is_partial = False
@@ -134,7 +137,7 @@ class LiveCheck:
             self._reader,
             [self._lines, notes],
             baseline=self._baseline,
-            watch=None if self.watcher is None else self.watcher.take,
+            watch=[one.take for one in (self.facts, self.watcher) if one is not None],
         )
         if self._notifier is not None:
             self._following.listeners.append(Sending(self._notifier, self._following))

@@ -265,7 +265,7 @@ def _check(
                 tail,
                 [Lines(made, is_written=False), stop.notes],
                 baseline=baseline,
-                watch=None if watcher is None else watcher.take,
+                watch=() if watcher is None else (watcher.take,),
             )
             following.listeners.append(Sending(notifier, following))
             return _follow(following, tail, interrupted)

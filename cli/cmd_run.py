@@ -122,6 +122,8 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     """  # noqa: D301  # click reads the escape
     from traincheck.check.suppression.policy import read_baseline
     from traincheck.collect.launch.launcher import launch, new_run_id
+    from traincheck.facts.card import card_of
+    from traincheck.facts.population import shipped
     from traincheck.report.run_summary import RunSummary
 
     from ._live import LiveCheck, engine_for, write_summary
@@ -174,6 +176,8 @@ def run(ctx: click.Context, /, **options: Any) -> int:
             trace=trace,
             check=check_command_line(directory, options),
             is_probed=options["probe"],
+            facts=card_of(live.facts.facts(), shipped()).unusual,
+            card=f"traincheck facts {shlex.quote(str(directory))}" if is_kept else "",
         )
         write_summary(summary)
         for write, path in formats:

@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks import harness
 from tests.builders import MLP, TraceBuilder, healthy_run
+from tests.checking import net
 from traincheck.api import check
 from traincheck.check.run_overview import RunOverview
 from traincheck.cli import _live
@@ -25,14 +26,15 @@ from traincheck.collect.launch import launcher as launching
 from traincheck.collect.launch.launcher import Outcome
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.launch.signals import ProgramStopper
-from traincheck.report import run_summary
+from traincheck.facts.loop import Updates
 from traincheck.report.run_summary import RunSummary
 from traincheck.rules.table import RULES
 from traincheck.schema.claims import Hypothesis, Invariant
-from traincheck.schema.events import CheckpointEvent, Event
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import write_invariants
 from traincheck.schema.layout import lost_file_name
+from traincheck.schema.torch_api import Families
 from traincheck.store.manifest import Manifest, write_manifest
 from traincheck.store.writer import TraceWriter
 
@@ -253,8 +255,41 @@ def test_findings_are_announced_once_and_summed_up(run, tmp_path, capsys) -> Non
     assert kept.name in summary
 
 
+def of_no_loss() -> list[Event]:
+    """A training whose loss is exactly 0 in each step. No rule knows whether that is right."""
+    builder = net().steps(4)
+    for event in list(builder.events):
+        if isinstance(event, CallEvent) and event.api == Families.BACKWARD:
+            builder.edit(event, args={"tensors": {**event.args["tensors"][0], "value": 0.0}})
+    return builder.build()
+
+
+def test_without_a_finding_the_most_unusual_facts_are_told(run, capsys) -> None:
+    run.events = of_no_loss()
+    assert run("-o", "mine", "train.py") == 0
+    err = " ".join(capsys.readouterr().err.split())
+    assert "unusual the loss of `backward` is exactly 0, in 4 of 4 backward passes (0 of" in err
+    assert "1 fact that few healthy programs have, no verdict; all: traincheck facts mine" in err
+    assert run("train.py") == 0
+    assert "for all, keep the trace with --keep" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("events", [net().steps(4).build(), BROKEN])
+def test_facts_are_not_told_of_a_calm_run_and_beside_a_finding(run, capsys, events) -> None:
+    run.events = events
+    run("train.py")
+    assert "unusual" not in capsys.readouterr().err
+
+
+def test_a_fault_of_a_reader_of_facts_does_not_end_the_check(run, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(Updates, "_call", lambda *_: 1 / 0)
+    run.events = BROKEN
+    assert run("train.py") == 1
+    assert "TC201 error" in capsys.readouterr().err
+
+
 def test_the_summary_is_bounded_and_shows_whole_fixes(run, capsys, monkeypatch) -> None:
-    real = run_summary.write_run_summary
+    real = _live.write_run_summary
 
     def many(summary: RunSummary, stream: object) -> None:
         finding = replace(summary.report.findings[0], fix="Do this. " * 20, title="So it is. " * 40)
@@ -265,7 +300,7 @@ def test_the_summary_is_bounded_and_shows_whole_fixes(run, capsys, monkeypatch) 
         report = replace(summary.report, findings=findings, notes=["It is so. " * 90] * 20)
         real(replace(summary, report=report), stream)
 
-    monkeypatch.setattr(run_summary, "write_run_summary", many)
+    monkeypatch.setattr(_live, "write_run_summary", many)
     run.events = BROKEN
     run("train.py")
     lines = capsys.readouterr().err.splitlines()[1:]
@@ -452,7 +487,7 @@ def essence(report: Report) -> list[tuple[object, ...]]:
 def test_run_finds_what_collect_and_check_find(tmp_path, monkeypatch, env, capfd) -> None:
     script = program(tmp_path)
     summaries: list[RunSummary] = []
-    monkeypatch.setattr(run_summary, "write_run_summary", lambda s, _: summaries.append(s))
+    monkeypatch.setattr(_live, "write_run_summary", lambda s, _: summaries.append(s))
     with monkeypatch.context() as patch:
         for name, value in env.items():
             patch.setenv(name, value)

@@ -342,6 +342,7 @@ def _nothing() -> None:
 
 
 OnFinding = Callable[[Finding], None]
+Watch = Callable[[Event, bool], None]
 
 
 class LiveEngine:
@@ -351,7 +352,7 @@ class LiveEngine:
         engine: made for this run.
         on_finding: called once with each finding, and not again when it grows.
         on_withdrawn: called with a finding that was announced and is withdrawn.
-        watch: called with each event, and whether a check was broken by it.
+        watch: called with each event, and whether a check was broken by it. May not raise.
 
     Attributes:
         engine: as given.
@@ -363,7 +364,7 @@ class LiveEngine:
         engine: Engine,
         on_finding: OnFinding,
         on_withdrawn: OnFinding | None = None,
-        watch: Callable[[Event, bool], None] | None = None,
+        watch: Sequence[Watch] = (),
     ) -> None:
         self.engine = engine
         self.overview = RunOverview()
@@ -379,8 +380,8 @@ class LiveEngine:
         for event in events:
             add(event)
             found = observe(event)
-            if watch is not None:
-                watch(event, bool(found))
+            for take in watch:
+                take(event, bool(found))
             if found:
                 self._has_news = True
                 self._withdraw({one.check_id for one in found if one.withdrawn})

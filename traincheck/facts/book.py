@@ -9,6 +9,7 @@ from typing import Any
 
 from traincheck.facts.reader import FactReader
 from traincheck.facts.table import READERS
+from traincheck.handlers import give_back
 from traincheck.readings.provider import Router, RunStates
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
@@ -29,11 +30,15 @@ class FactBook:
 
     Args:
         readers: the classes of the readers.
+
+    Attributes:
+        fault: an exception that ended the following of a process; None if there was none.
     """
 
     def __init__(self, readers: Sequence[type[FactReader]] = READERS) -> None:
         self._readers = readers
         self._processes: dict[tuple[int, str], _Process | None] = {}
+        self.fault: Exception | None = None
 
     def observe(self, event: Event) -> None:
         """Enter the next event, in the order of the trace."""
@@ -48,6 +53,15 @@ class FactBook:
         if process is not None:
             for observe in process.router.route(event):
                 observe(event)
+
+    def take(self, event: Event, _is_broken: bool) -> None:
+        """Enter an event beside a check, which goes on whatever goes wrong here."""
+        try:
+            self.observe(event)
+        except Exception as error:
+            give_back(error)
+            self.fault = error
+            self._processes[event.rank, event.stream.partition("-")[0]] = None
 
     def _begin(self) -> _Process:
         run_states = RunStates()

@@ -131,6 +131,13 @@ def _line_of(finding: Finding) -> Line:
     return Line(fact, text, seen, among, rarity, finding.severity)
 
 
+def among_programs(line: Line) -> str:
+    """``1 of 214 healthy programs``; empty where that is not known."""
+    if not line.among:
+        return ""
+    return f"{line.programs:,} of {line.among:,} healthy programs"
+
+
 def head_of(run: RunOverview, script: str, steps: int) -> str:
     """``60 steps of train.py: Policy (11,020 parameters), AdamW``."""
     sizes = {name: sum(members.values()) for name, members in run.parameters.items() if members}

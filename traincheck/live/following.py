@@ -6,7 +6,7 @@ pytest and the magic of notebooks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from traincheck.api import conclude, so_far
 from traincheck.check.engine import LiveEngine
 
 if TYPE_CHECKING:
-    from traincheck.check.engine import Engine
+    from traincheck.check.engine import Engine, Watch
     from traincheck.check.run_overview import RunOverview
     from traincheck.check.suppression.policy import Baseline
     from traincheck.receivers.notifier import Notifier
@@ -63,7 +63,7 @@ class Following:
         listeners: Sequence[Listener] = (),
         *,
         baseline: Baseline | None = None,
-        watch: Callable[[Event, bool], None] | None = None,
+        watch: Sequence[Watch] = (),
     ) -> None:
         self.listeners = list(listeners)
         self._engine, self._source, self._baseline = engine, source, baseline

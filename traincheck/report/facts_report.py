@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import orjson
 from rich.text import Text
 
-from traincheck.facts.card import RULES, Card, Line
+from traincheck.facts.card import RULES, Card, Line, among_programs
 from traincheck.facts.compare import Contrast
 from traincheck.facts.kinds import PARTS
 from traincheck.report.facts_source import File
@@ -119,10 +119,8 @@ def _text(line: Line) -> str:
 
 def _programs(line: Line, card: Card) -> str:
     """The number of healthy programs that show the same; empty where that is not known."""
-    if not line.among:
-        return ""
-    whole = f"{line.programs:,} of {line.among:,} healthy programs"
-    return whole if line.among == card.programs else f"{whole} that have it"
+    whole = among_programs(line)
+    return f"{whole} that have it" if 0 < line.among < card.programs else whole
 
 
 def _usual(lines: Sequence[Line], *, everything: bool) -> Iterator[tuple[str, str]]:

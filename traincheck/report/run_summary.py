@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from traincheck.check.run_overview import RunOverview, suspect_note
+from traincheck.facts.card import Line, among_programs
 from traincheck.report.lines import COLOURS, page, paragraph, table
 from traincheck.report.sentences import doubt, lack, notes_of, suppressions
 from traincheck.report.text_report import folded, kind_of, write_fix
@@ -89,6 +90,7 @@ _FINDINGS = 20  # as many faults at once are not read one by one
 _NAMED = 12  # codes of checks
 _USES = 3  # models, optimizers
 _NOTES = 3
+_FACTS = 3
 _LONGEST = 200  # characters of one text, three lines
 _TITLE = 120
 
@@ -102,6 +104,8 @@ class RunSummary:
         check: the command that gives the full report.
         is_probed: whether experiments were asked for.
         scope: what was checked, if that is not all rules.
+        facts: the most unusual ones, told where no rule finds anything.
+        card: the command that shows all facts; empty if the trace is not kept.
     """
 
     report: Report
@@ -110,6 +114,8 @@ class RunSummary:
     check: str = ""
     is_probed: bool = False
     scope: str = ""
+    facts: Sequence[Line] = ()
+    card: str = ""
 
 
 def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
@@ -173,6 +179,7 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     advice = [one for one in report.findings if not report.presentation.shows(one)]
     if advice:
         yield "advice", f"{folded(advice)}; show: {summary.check} --show-info"
+    yield from _facts(summary)
     suspect = suspect_note(report)
     if suspect:
         yield "suspect", suspect
@@ -182,6 +189,17 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if len(notes) > _NOTES:
         yield "note", f"and {counted(len(notes) - _NOTES, 'more note')}"
     yield "trace", summary.trace
+
+
+def _facts(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    """The most unusual facts, where no rule knows more."""
+    if not summary.facts or summary.report.tally["finding"]:
+        return
+    for line in summary.facts[:_FACTS]:
+        yield "unusual", f"{_cut(line.text)} ({among_programs(line)})"
+    number = counted(len(summary.facts), "fact")
+    how = f"all: {summary.card}" if summary.card else "for all, keep the trace with --keep"
+    yield "facts", f"{number} that few healthy programs have, no verdict; {how}"
 
 
 def _watched(report: Report, watched: RunOverview) -> str:
