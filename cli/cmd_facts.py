@@ -64,7 +64,7 @@ def facts(
     from traincheck import api
     from traincheck.errors import UsageError
     from traincheck.facts.compare import contrasts
-    from traincheck.report import facts_report
+    from traincheck.report import facts as shown
 
     from .cmd_check import one_run
 
@@ -79,15 +79,15 @@ def facts(
     if len(cards) == _MOST_RUNS:
         found = contrasts(card, cards[1])
         if form == "json":
-            facts_report.write_json(facts_report.contrasts_json(found, card, cards[1]), sys.stdout)
+            shown.write_json(shown.contrasts_json(found, card, cards[1]), sys.stdout)
         else:
-            facts_report.write_contrasts_text(found, card, cards[1], sys.stdout)
+            shown.write_contrasts_text(found, card, cards[1], sys.stdout)
         return
     if annotate:
-        facts_report.write_annotated_text(api.annotated_source(runs[0], card), sys.stdout)
+        shown.write_annotated_text(api.annotated_source(runs[0], card), sys.stdout)
     elif form == "json":
-        facts_report.write_json(facts_report.facts_json(card), sys.stdout)
+        shown.write_json(shown.facts_json(card), sys.stdout)
     elif form == "markdown":
-        facts_report.write_facts_markdown(card, sys.stdout)
+        shown.write_facts_markdown(card, sys.stdout)
     else:
-        facts_report.write_facts_text(card, sys.stdout, everything=everything)
+        shown.write_facts_text(card, sys.stdout, everything=everything)

@@ -129,7 +129,7 @@ def not_ours(words: Sequence[str]) -> str:
     [
         ("traincheck run --halt train.py --made-up", ""),
         ("traincheck run --made-up train.py", "--made-up"),
-        ("traincheck facts traces", "facts"),
+        ("traincheck lint traces", "lint"),
         ("traincheck-check -t traces --made-up", "--made-up"),
         ("traincheck invariants lists", "lists"),
     ],

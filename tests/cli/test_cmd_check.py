@@ -387,7 +387,7 @@ def test_how_the_run_ended_is_told(check: Check, tmp_path: Path, capsys) -> None
 
 def test_an_unknown_format_lists_those_there_are(check: Check, good: Path, capsys) -> None:
     assert check("-t", good, "--format", "xml") == 2
-    assert "one of text, json" in capsys.readouterr().err
+    assert "There are text, json" in capsys.readouterr().err
 
 
 def test_a_trace_without_options_is_a_usage_error(check: Check, capsys) -> None:

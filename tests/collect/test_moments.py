@@ -56,7 +56,9 @@ def layers() -> Iterator[list[replacements.Replacement]]:
 def ours() -> dict[tuple[int, str], str]:
     """The attributes that lead to code of ours, found by looking at torch itself."""
     modules = [m for name, m in list(sys.modules.items()) if name.split(".")[0] in PACKAGES and m]
-    classes = {one for m in modules for one in list(vars(m).values()) if isinstance(one, type)}
+    found = (one for m in modules for one in list(vars(m).values()))
+    # Not isinstance: objects of torch warn when they are asked for their class
+    classes = {one for one in found if issubclass(type(one), type)}
     return {
         (id(holder), name): f"{holder.__name__}.{name}"
         for holder in [*modules, *classes]

@@ -25,7 +25,7 @@ from traincheck.facts.population import (
     shipped,
 )
 from traincheck.facts.table import KINDS
-from traincheck.report.facts_report import (
+from traincheck.report.facts import (
     facts_json,
     write_annotated_text,
     write_contrasts_text,

@@ -145,7 +145,7 @@ def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
 @relations
 def test_its_proposer_makes_nothing_of_the_events_that_it_does_not_observe(relation):
     whole, fed = Fed(relation.proposer()), Fed(relation.proposer())
-    router = Router([*fed.facts.receivers(), (fed.part.observes, fed.part.observe)])
+    router = Router([*fed.run_states.receivers(), (fed.part.observes, fed.part.observe)])
     for event in rich_run().build():
         whole.observe(event)
         for observe in router.route(event):

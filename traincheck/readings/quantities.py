@@ -185,12 +185,12 @@ def _of_multiple(params: Mapping[str, Any]) -> Needs:
 
 def _elements_within(**limits: float) -> Callable[[float, float], Limits | None]:
     """Limits that hold or not, whatever else the readings are."""
+    return partial(_if_within, limits)  # deciders are pickled in mid run
 
-    def found(low: float, high: float) -> Limits | None:
-        is_held = low >= limits.get("low", low) and high <= limits.get("high", high)
-        return dict(limits) if is_held else None
 
-    return found
+def _if_within(limits: Limits, low: float, high: float) -> Limits | None:
+    is_held = low >= limits.get("low", low) and high <= limits.get("high", high)
+    return dict(limits) if is_held else None
 
 
 def _above_zero(low: float, high: float) -> Limits | None:

@@ -121,11 +121,11 @@ class Row(ABC):
         return self.cause
 
     def seen(self, params: Mapping[str, Any], reading: Reading) -> str:
-        """What a reading that breaks a claim shows, as a clause."""
+        """The clause that tells what a reading shows that breaks a claim."""
         return reading.seen
 
     def at(self, reading: Reading) -> Subject:
-        """What a finding about a reading points to."""
+        """The subject of a finding about a reading."""
         assert reading.at is not None
         return reading.at
 
