@@ -199,7 +199,7 @@ def test_a_page_that_fails_does_not_hide_the_summary(
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("traincheck.page.build.page_of", fails)
+    monkeypatch.setattr("traincheck.page.build.page_from", fails)
     assert call(monkeypatch, "run", "--html", "x.html", script) == 1
     err = capfd.readouterr().err
     assert "no page: ZeroDivisionError('planted')" in err

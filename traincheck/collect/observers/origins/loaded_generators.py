@@ -45,7 +45,7 @@ _MAX_ITEMS = 4096  # of one dict or sequence
 _MAX_VISITED = 20_000
 _MAX_STATES = 64  # of one file
 _MAX_FILES = 8
-_MAX_FRAMES, _MAX_VALUES = 12, 256  # where generators of the program are looked for
+_MAX_FRAMES, _MAX_VALUES = 11, 256  # where generators of the program are looked for
 _KINDS = frozenset({"torch", "python", "numpy", KIND})
 # A function with one of these may keep the dict of its local variables, which reading them changes.
 _READS_LOCALS = frozenset({"locals", "vars", "eval", "exec", "f_locals"})
