@@ -42,6 +42,7 @@ GUARDS = frozenset(
         "observers.hyperparameters._Old.__call__",  # does nothing
         "observers.loss_terms.LossTermObserver._guarded",
         "observers.state_dicts.StateDictObserver._remember",
+        "moments.tensor_methods._Method.__call__",
         "moments.tensor_methods._Method.__get__",
         "moments.updates.Updates._begin",
         "moments.updates.Updates._end",
