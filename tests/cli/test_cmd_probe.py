@@ -59,7 +59,7 @@ def test_a_program_that_cannot_be_copied_checks_nothing(tmp_path: Path) -> None:
 BROKEN = """
 import functools
 from traincheck.collect.probes.experiments import row_mixing
-row_mixing.distance = functools.partial(int, "no number")
+row_mixing._changes = functools.partial(int, "no number")
 """
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.collect.recording import recording
-from traincheck.collect.stats import activations, argument_stats, calls
+from traincheck.collect.stats import argument_stats, calls
 from traincheck.collect.tensors.sums import norms_of
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, sampled
 from traincheck.schema.torch_api import Families
@@ -277,7 +277,7 @@ def test_units_that_are_off():
     def dead(activation):
         function, kind = activation
         return round(
-            4 * float(activations.share_of_units(function(x), activations.FUNCTIONS[kind])[2])
+            4 * float(argument_stats.share_of_units(function(x), argument_stats.FUNCTIONS[kind])[2])
         )
 
     assert dead((F.relu, RELU)) == 2
@@ -286,12 +286,12 @@ def test_units_that_are_off():
     assert dead((F.elu, "torch.nn.functional.elu")) == 1
     images = torch.zeros(2, 3, 4, 4)
     images[:, 1, 0, 0] = 1
-    shares = activations.share_of_units(images, activations.FUNCTIONS[RELU])
+    shares = argument_stats.share_of_units(images, argument_stats.FUNCTIONS[RELU])
     assert float(shares[2]) == pytest.approx(2 / 3)
 
 
 def test_analysis_knows_the_same_functions():
-    assert set(activations.FUNCTIONS) == ACTIVATION_FUNCTIONS
+    assert set(argument_stats.FUNCTIONS) == ACTIVATION_FUNCTIONS
 
 
 @pytest.mark.parametrize("name", ["relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_"])

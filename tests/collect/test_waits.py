@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
-from traincheck.collect.stats import activations, argument_stats
-from traincheck.collect.stats.activations import MODULES
+from traincheck.collect.stats import argument_stats
+from traincheck.collect.stats.argument_stats import MODULES
 from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tracking.model_structure import has_initial_statistics
@@ -23,8 +23,8 @@ NUMBERS = {
     "leaf": lambda t: argument_stats.of_leaf(t, full=True),
     "weights": argument_stats.of_weights,
     "argument": argument_stats.of_argument,
-    "activation": lambda t: activations.of_activation(t, MODULES[nn.ReLU]),
-    "sigmoid": lambda t: activations.of_activation(t, MODULES[nn.Sigmoid]),
+    "activation": lambda t: argument_stats.of_activation(t, MODULES[nn.ReLU]),
+    "sigmoid": lambda t: argument_stats.of_activation(t, MODULES[nn.Sigmoid]),
     "hidden": lambda t: {"hidden": argument_stats.share_hidden(t)},
 }
 

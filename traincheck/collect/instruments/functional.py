@@ -22,7 +22,7 @@ from torch.nn import init
 
 from traincheck.collect.instruments._wrap import CallTemplates, function_wrapper, hiding
 from traincheck.collect.instruments.base import Instrument
-from traincheck.collect.stats.activations import FUNCTIONS, Activation
+from traincheck.collect.stats.argument_stats import FUNCTIONS, Activation
 from traincheck.collect.stats.tensor_stats import FED, MASKED, SCORED, TensorStats
 from traincheck.collect.templates import RESULT_IN_MODULE, WITH_IDENTITY
 from traincheck.collect.tensors.reading import has_mode, is_training, unseen

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from traincheck.collect.launch.run_manifest import find_processes
@@ -56,12 +56,7 @@ class SignalRelay:
             self._previous[number] = signal.signal(number, self._forward)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if self._witness is not None:

@@ -11,11 +11,14 @@ from typing import Any
 import orjson
 import torch
 
-from traincheck.collect.stats.activations import MODULES, SMALL, Activation, of_activation
 from traincheck.collect.stats.argument_stats import (
+    MODULES,
+    SMALL,
+    Activation,
     Taken,
     as_plain,
     is_plain,
+    of_activation,
     of_argument,
     of_leaf,
     share_hidden,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.stats.argument_stats import Taken
 from traincheck.collect.tensors.devices import is_remote
 from traincheck.collect.tensors.loss_graph import signed
 from traincheck.collect.tensors.reading import detached, items_of
@@ -39,8 +40,6 @@ _KEEPERS = frozenset(
     )
 )  # fmt: skip
 _SLICE = "SliceBackward0"
-
-Taken = dict[str, torch.Tensor]  # of no dims
 
 
 class NextTokenMatcher:

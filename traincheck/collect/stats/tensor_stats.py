@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 import orjson
 import torch
 
-from traincheck.collect.stats.activations import FUNCTIONS, SMALL
 from traincheck.collect.stats.argument_stats import (
+    FUNCTIONS,
+    SMALL,
     has_rows,
     is_short_row,
     of_leaf,

@@ -33,14 +33,8 @@ from traincheck.collect.tensors.sums import powers_about, wide_pieces
 Numbers: TypeAlias = Mapping[str, torch.Tensor]
 _NARROW_FLOATS = frozenset(
     dtype
-    for name in (
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-    )
-    if (dtype := getattr(torch, name, None)) is not None
+    for name in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+    if (dtype := getattr(torch, f"float8_{name}", None)) is not None
 )
 
 

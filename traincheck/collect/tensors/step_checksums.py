@@ -76,12 +76,9 @@ def _add_state(
 ) -> None:
     if isinstance(value, torch.Tensor):
         snapshot.add(STATE, path, value, owner=owner)
-    elif isinstance(value, Mapping) and depth < _MOST_DEPTH:
-        for key, item in value.items():
+    elif isinstance(value, (Mapping, list, tuple)) and depth < _MOST_DEPTH:
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             _add_state(snapshot, owner, f"{path}/{key}", item, depth + 1)
-    elif isinstance(value, (list, tuple)) and depth < _MOST_DEPTH:
-        for index, item in enumerate(value):
-            _add_state(snapshot, owner, f"{path}/{index}", item, depth + 1)
     else:
         snapshot.add_value(STATE, path, value, owner=owner)
 
