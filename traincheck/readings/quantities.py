@@ -91,6 +91,10 @@ class Limit(Row):
     patience: int = 1
     differs: str = ""
 
+    def __reduce__(self) -> tuple[Callable[[str], Limit], tuple[str]]:
+        """Deciders are pickled in mid run, and some of its functions have no name."""
+        return _named, (self.name,)
+
     def is_known(self, params: Mapping[str, Any]) -> bool:
         return not {"low", "high"}.isdisjoint(params)
 
@@ -512,3 +516,7 @@ _ALL = (
     ),
 )
 QUANTITIES: Mapping[str, Limit] = {each.name: each for each in _ALL}
+
+
+def _named(name: str) -> Limit:
+    return QUANTITIES[name]

@@ -20,7 +20,7 @@ from traincheck.collect.profile.operations import Operations, insert, remove
 from traincheck.collect.profile.record import record_of
 from traincheck.collect.profile.step import StepProfile
 from traincheck.collect.steps.sampling import Window
-from traincheck.collect.tensors.reading import is_training, unseen
+from traincheck.collect.tensors.reading import is_a, is_training, unseen
 from traincheck.collect.trace_writer.call_site import outside, where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.event_file import write_file
@@ -195,8 +195,11 @@ class ProfileRecorder(Listener):
         try:
             frame = step.enter(module, args, kwargs)
             # A mode may change the path of computation that torch chooses in evaluation
-            is_fast = isinstance(module, _FAST_PATHS) or not torch.is_grad_enabled()
-            hides = self._mode is not None and not is_training(module) and is_fast
+            hides = (
+                self._mode is not None
+                and not is_training(module)
+                and (is_a(module, _FAST_PATHS) or not torch.is_grad_enabled())
+            )
         except Exception as error:  # training must go on whatever we got wrong
             give_back(error)
             self._give_up(error)
