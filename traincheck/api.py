@@ -14,13 +14,8 @@ from traincheck.check.suppression.policy import SuppressionPolicy
 from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
 from traincheck.check.wording.sentences import ending
 from traincheck.config import Config
-from traincheck.diff.sources import program_of as source_copies
 from traincheck.errors import UsageError, nearest
-from traincheck.facts.book import FactBook
-from traincheck.facts.card import Card, card_of, head_of
-from traincheck.facts.population import read_population, shipped
 from traincheck.relations.registry import RELATIONS
-from traincheck.report.facts_source import File, annotated
 from traincheck.rules.docs import docs_of
 from traincheck.rules.options import configured
 from traincheck.rules.registry import all_rules
@@ -33,6 +28,8 @@ from traincheck.schema.observations.processes import Sources
 from traincheck.store.manifest import is_going_on, one_step_in
 
 if TYPE_CHECKING:
+    from traincheck.facts.card import Card
+    from traincheck.report.facts_source import File
     from traincheck.schema.claims import Invariant
     from traincheck.schema.protocols import Rule
     from traincheck.store.manifest import Manifest
@@ -92,33 +89,34 @@ def facts(run: str | Path, population: str | Path | None = None) -> Card:
     Raises:
         TraceFormatError, UsageError: ``run`` or ``population`` is not usable.
     """
+    from traincheck.facts.book import FactBook
+    from traincheck.facts.card import card_of, head_of
+    from traincheck.facts.population import read_population, shipped
     from traincheck.store.reader import TraceReader
 
     known = shipped() if population is None else shipped() | read_population(Path(population))
     reader = TraceReader(run, may_be_empty=True)
     book, engine, overview = FactBook(), make_engine(), RunOverview()
+    sources: list[MarkEvent] = []
     for event in reader.events():
         book.observe(event)
         engine.observe(event)
         overview.add(event)
+        if isinstance(event, MarkEvent) and event.text == Sources.text:
+            sources.append(event)
     report = conclude(engine, reader)
     script = program_of(reader).replace("\\", "/").rpartition("/")[2]
-    return card_of(
-        book.facts(), known, report.findings, head=head_of(overview, script, report.steps)
-    )
+    head = head_of(overview, script, report.steps)
+    return card_of(book.facts(), known, report.findings, head, sources)
 
 
 def annotated_source(run: str | Path, card: Card) -> list[File]:
     """The source of a run, from the copies in its trace, with facts beside their lines."""
-    from traincheck.store.reader import TraceReader
+    from traincheck.diff.sources import program_of as source_copies
+    from traincheck.report.facts_source import annotated
 
-    marks = [
-        event
-        for event in TraceReader(run, may_be_empty=True).events()
-        if isinstance(event, MarkEvent) and event.text == Sources.text
-    ]
-    changed = [path for mark in marks for path in mark.data.get("changed", ())]
-    return list(annotated(card, source_copies(Path(run), marks), changed))
+    changed = [path for mark in card.sources for path in mark.data.get("changed", ())]
+    return list(annotated(card, source_copies(Path(run), card.sources), changed))
 
 
 def make_engine(

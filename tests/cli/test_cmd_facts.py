@@ -43,7 +43,7 @@ def test_the_unusual_comes_first(
     out = capsys.readouterr().out
     assert out.startswith("8 steps of")
     _, _, unusual = out.partition("\nunusual\n")
-    assert "ever changes" in unusual.partition("\nusual\n")[0]
+    assert "changes in a recorded step" in unusual.partition("\nusual\n")[0]
 
 
 def test_findings_of_rules_stand_before_facts(
@@ -65,7 +65,7 @@ def test_two_runs_are_held_side_by_side(
     command: Command, runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(*runs) == 0
-    assert "ever changes" in capsys.readouterr().out
+    assert "changes in a recorded step" in capsys.readouterr().out
     assert command(*runs, "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
     kinds = {row["kind"] for one in found["differ"] for row in one["b"]}
@@ -79,7 +79,7 @@ def test_other_formats(
     assert command(runs[1], "--format", form) == 0
     out = capsys.readouterr().out
     texts = [row["text"] for row in json.loads(out)["facts"]] if form == "json" else [out]
-    assert any("ever changes" in text for text in texts)
+    assert any("changes in a recorded step" in text for text in texts)
 
 
 def test_own_programs_make_a_fact_usual(

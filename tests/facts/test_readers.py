@@ -283,5 +283,12 @@ def test_what_all_ranks_show_is_one_fact() -> None:
     assert backward.ranks == ()
 
 
+def test_what_was_not_recorded_is_no_fact() -> None:
+    run = TraceBuilder().process(instruments={"optimizers": "off: asked for"})
+    events = run.model("Net", MLP).optimizer().steps(STEPS).build()
+    assert of_kind(events, "loop.schedulers") == of_kind(events, "loop.zero_grad") == []
+    assert of_kind(events, "evaluation.mode")
+
+
 def test_workers_of_loaders_have_no_facts() -> None:
     assert facts_of(TraceBuilder(worker=True).process(worker=True).build()) == []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from traincheck.check.verdicts import TraceView
 from traincheck.facts.reader import FactReader
 from traincheck.facts.table import READERS
 from traincheck.handlers import give_back
@@ -46,10 +47,7 @@ class FactBook:
         if key in self._processes:
             process = self._processes[key]
         else:
-            is_worker = isinstance(event, MarkEvent) and bool(
-                event.text == Marks.PROCESS and event.data.get("worker")
-            )
-            process = self._processes[key] = None if is_worker else self._begin()
+            process = self._processes[key] = self._begin(event)
         if process is not None:
             for observe in process.router.route(event):
                 observe(event)
@@ -63,9 +61,17 @@ class FactBook:
             self.fault = error
             self._processes[event.rank, event.stream.partition("-")[0]] = None
 
-    def _begin(self) -> _Process:
+    def _begin(self, event: Event) -> _Process | None:
+        """The readers of what the process recorded; None for a worker of a loader."""
+        view = TraceView()
+        if isinstance(event, MarkEvent) and event.text == Marks.PROCESS:
+            if event.data.get("worker"):
+                return None
+            view = TraceView.from_mark(event)
         run_states = RunStates()
-        readers = [run_states.bind(kind()) for kind in self._readers]
+        # That something was not recorded is no fact of the run
+        seen = [kind for kind in self._readers if view.missing_for(kind.needs) is None]
+        readers = [run_states.bind(kind()) for kind in seen]
         needs: dict[Any, Needs] = defaultdict(Needs)  # run state -> what its users need
         for reader in readers:
             for kind in reader.uses:

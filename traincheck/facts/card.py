@@ -14,6 +14,7 @@ from traincheck.check.run_overview import RunOverview
 from traincheck.facts.kinds import PARTS
 from traincheck.facts.population import UNUSUAL, Population, rarity_of
 from traincheck.facts.table import KINDS
+from traincheck.schema.events import MarkEvent
 from traincheck.schema.facts import Fact
 from traincheck.schema.findings import Finding
 from traincheck.schema.places import where
@@ -70,11 +71,13 @@ class Card:
         lines: in this order.
         programs: how many healthy programs they are compared with.
         head: ``60 steps of train.py: Policy (11,020 parameters), AdamW``.
+        sources: the marks that tell which source files the trace holds.
     """
 
     lines: Sequence[Line] = field(default_factory=tuple)
     programs: int = 0
     head: str = ""
+    sources: Sequence[MarkEvent] = ()
 
     @property
     def findings(self) -> list[Line]:
@@ -99,6 +102,7 @@ def card_of(
     population: Population,
     findings: Iterable[Finding] = (),
     head: str = "",
+    sources: Sequence[MarkEvent] = (),
 ) -> Card:
     """Order facts by rarity, then by how much of the run they concern."""
     lines = [
@@ -113,7 +117,7 @@ def card_of(
     ]
     lines += map(_line_of, findings)
     lines.sort(key=lambda line: (not line.is_finding, line.rarity, -line.fact.share))
-    return Card(lines, population.programs, head)
+    return Card(lines, population.programs, head, sources)
 
 
 def _line_of(finding: Finding) -> Line:

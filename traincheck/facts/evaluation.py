@@ -31,7 +31,7 @@ MODE = Kind(
 BEST = Kind(
     "evaluation.state that is kept",
     {
-        "none": "no evaluated state is restored or saved as the best one",
+        "none": "of no evaluated state it is known that it is kept as the best one",
         "lowest loss": "the state with the lowest of {number} evaluation losses is kept, {loss}",
         "highest loss": "the state with the highest of {number} evaluation losses is kept, {loss}; "
         "the lowest is {best}",

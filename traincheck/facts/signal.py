@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from traincheck.facts.kinds import Kind
 from traincheck.facts.reader import FactReader
+from traincheck.readings import recorded
 from traincheck.readings.provider import RunStates
 from traincheck.readings.step_facts import StepFacts
 from traincheck.readings.training_state import TrainingState
@@ -17,7 +18,6 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.facts import Fact
 from traincheck.schema.torch_api import Families
-from traincheck.schema.values import is_number, tensor_summary
 
 _FEW = 3  # updates: what did not happen in fewer may still come
 _MOSTLY = 0.5
@@ -39,8 +39,8 @@ STILL = Kind(
     "signal.parameters that never change",
     {
         "none": "{all} parameters of {of} change",
-        "some": "{number} of {all} parameters of {of} never change: {names}",
-        "all": "none of the {all} parameters of {of} ever changes",
+        "some": "{number} of {all} parameters of {of} change in no recorded step: {names}",
+        "all": "none of the {all} parameters of {of} changes in a recorded step",
     },
     unsaid="Parameters may be frozen by the program, which is not looked at here.",
 )
@@ -48,8 +48,9 @@ UNREACHED = Kind(
     "signal.parameters without a gradient",
     {
         "none": "each of the {all} parameters of {of} gets a gradient",
-        "some": "{number} of {all} parameters of {of} never have a gradient: {names}",
-        "all": "none of the {all} parameters of {of} ever has a gradient",
+        "some": "{number} of {all} parameters of {of} have no gradient in a recorded update: "
+        "{names}",
+        "all": "none of the {all} parameters of {of} has a gradient in a recorded update",
     },
 )
 ZERO = Kind(
@@ -78,14 +79,10 @@ class _Loss:
     first_zero: int | None = None
     first_broken: int | None = None
 
-    def enter(self, value: object, step: int | None) -> None:
+    def enter(self, number: float | None, step: int | None) -> None:
         self.looks += 1
-        if not is_number(value):
-            broken = isinstance(value, str)  # "nan", "inf"
-            self.broken += broken
-            self.first_broken = step if broken and self.first_broken is None else self.first_broken
+        if number is None:
             return
-        number = float(value)  # type: ignore[arg-type]
         if not math.isfinite(number):
             self.broken += 1
             self.first_broken = step if self.first_broken is None else self.first_broken
@@ -123,8 +120,8 @@ class Losses(FactReader):
         if not isinstance(event, CallEvent) or event.exception is not None:
             return
         roots = event.args.get("tensors")
-        root = tensor_summary(roots[0] if isinstance(roots, list) and len(roots) == 1 else roots)
-        value = root.value if root is not None else None
+        root = roots[0] if isinstance(roots, list) and len(roots) == 1 else roots
+        value = recorded.value_of(root)
         self._by_place.setdefault(event.where or "", _Loss()).enter(value, event.step)
 
     def facts(self) -> Iterator[Fact]:
@@ -149,7 +146,7 @@ class Parameters(FactReader):
     needs: ClassVar = Needs(
         calls=frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"step", "optimizer"}),
-        states=frozenset({"parameter@step", "gradient@backward", "gradient@zero_grad"}),
+        states=frozenset({"parameter@step", "gradient@backward"}),
     )
     observes: ClassVar = Needs(kinds=frozenset({"step"}))
     uses: ClassVar = (TrainingState,)
