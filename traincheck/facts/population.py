@@ -120,6 +120,6 @@ def _decoded(data: bytes, name: str) -> Population:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{name} is no population of facts: {error}",
-            fix="write one with `traincheck facts RUN... --write-population FILE`",
+            fix="its form is that of traincheck/facts/population.json",
         ) from error
     return Population(programs, having, showing)
