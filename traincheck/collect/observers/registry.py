@@ -22,6 +22,7 @@ from traincheck.collect.observers.origins.loads import (
     LoadedParameterObserver,
     OptimizerValueObserver,
 )
+from traincheck.collect.observers.operations import OperationObserver
 from traincheck.collect.observers.outside_updates import (
     ExternalWriteObserver,
     StaleGradientObserver,
@@ -57,4 +58,5 @@ OBSERVERS: tuple[type[Observer], ...] = (
     MetricObserver,
     EpochOrderObserver,
     DatasetReadObserver,
+    OperationObserver,
 )

@@ -40,6 +40,7 @@ from traincheck.schema.observations.models import (
     ModelInputs,
     ModelStructure,
 )
+from traincheck.schema.observations.operations import OperationUses
 from traincheck.schema.observations.processes import (
     ParameterPlacement,
     ProcessFacts,
@@ -68,6 +69,7 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     LossTerms,
     LossSums,
     LabelPositions,
+    OperationUses,
     ProcessFacts,
     Sources,
     ParameterPlacement,

@@ -1,0 +1,110 @@
+"""Calls of functions of torch, in some steps: a mode that is there only while somebody looks.
+
+Functions are not replaced for it, so that the other steps cost nothing. The mode lies below those of
+the program: each ``with`` of the program still takes its own mode out.
+
+`torch.compile` would trace the mode. A program that compiles is not looked at from then on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from traincheck.collect.moments.moment import Around
+from traincheck.collect.moments.moments import Moments
+from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.guard import Threads, guarded
+from traincheck.collect.trace_writer.recording_state import is_traced, state
+
+# Name, arguments, and result of a call
+Called: TypeAlias = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
+
+_depth: Callable[[], int] = torch._C._len_torch_function_stack
+_push: Callable[[Any], None] = torch._C._push_on_torch_function_stack
+_pop: Callable[[], Any] = torch._C._pop_torch_function_stack
+_DEVICE = "DeviceContext"  # torch keeps it at the bottom, and takes it out from there
+
+
+class Operations(TorchFunctionMode):
+    """Tells of calls in the thread that looks, between `begin` and `end`.
+
+    Args:
+        session: the recording.
+        moments: of it.
+        called: gets each call that the program makes, after it.
+    """
+
+    def __init__(self, session: Threads, moments: Moments, called: Called) -> None:
+        super().__init__()
+        self._session, self._called = session, called
+        self._is_on = self._is_ended = False
+        self._compiles = moments.at(torch, "compile")
+        self._listener = Around(before=self._compiled, always=True)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it tells of calls."""
+        return self._is_on
+
+    def begin(self) -> None:
+        """Look from now on, unless the program compiles."""
+        if self._is_ended or self._is_on:
+            return
+        if _has_compiled():
+            self._is_ended = True
+            return
+        self._compiles.add(self._listener)
+        _rearranged(self, is_wanted=True)
+        self._is_on = True
+
+    def end(self) -> None:
+        """Look no more."""
+        if self._is_on:
+            self._is_on = False
+            self._compiles.leave(self._listener)
+        _rearranged(self, is_wanted=False)
+
+    def _compiled(self, _args: Any, _kwargs: Any) -> None:
+        """The program compiles: within this step and all later ones it must not find the mode."""
+        self._is_ended = True
+        self.end()
+
+    @hidden
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if not self._is_on or is_traced() or state._is_compiling_flag:
+            return result
+        session = self._session
+        em = session.local.em
+        if em is not None and not em.busy and session.recording.on:
+            guarded(em, self._called, getattr(func, "__name__", ""), args, kwargs or {}, result)
+        return result
+
+
+def _has_compiled() -> bool:
+    """Whether something was compiled, or is about to be, in this process."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    backends = getattr(dynamo, "cached_backends", {})
+    return any(one is not None for one in list(backends.values()))
+
+
+def _rearranged(mode: Operations, *, is_wanted: bool) -> None:
+    """Put the mode below all others in this thread, or take it out, wherever it is.
+
+    Within a call that it sees it is not in the stack: then it stays, and tells nothing.
+    """
+    above = [one for _ in range(_depth()) if (one := _pop()) is not mode]
+    below = above and type(above[-1]).__name__ == _DEVICE
+    if below:
+        _push(above.pop())
+    if is_wanted:
+        _push(mode)
+    for one in reversed(above):
+        _push(one)

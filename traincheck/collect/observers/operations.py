@@ -1,0 +1,253 @@
+"""Functions of torch that a program calls, with numbers of their calls, in few steps.
+
+A mode sees them, in the first steps and in every 50th. Of each line the first calls of a step are
+read; the numbers of a step are copied from a device together, when it ends. No tensor is kept alive
+but samples of up to 2,048 elements, from one step that is looked at to the next one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from traincheck.collect.moments.operations import Operations
+from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.tensors.devices import read_together
+from traincheck.collect.tensors.operation_looks import (
+    LOOKS,
+    Call,
+    Numbers,
+    of_tensor,
+    targets_in_inputs,
+)
+from traincheck.collect.tensors.reading import PLAIN_TYPES
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.marks import write
+from traincheck.handlers import give_back
+from traincheck.schema.claims import Schedule
+from traincheck.schema.observations.operations import OperationUse, OperationUses
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+_SCHEDULE = Schedule(first=6, every=50)
+_CALLS = 2  # of a line that are read in a step
+_LINES = 256  # that are read in a step
+_INPUTS = 6  # of a model
+_MODELS = 4  # calls of outermost modules in a step
+_GREATEST = torch.finfo(torch.float32).max
+
+# Look, function, line, and name of the argument
+_Key = tuple[str, str, str, str]
+
+
+@dataclass(slots=True)
+class _Line:
+    """The calls of a function in a line, in this step."""
+
+    calls: int = 0
+    numbers: list[Numbers] = field(default_factory=list)
+
+
+class OperationObserver(Observer):
+    """Looks at the calls of functions of torch."""
+
+    produces: ClassVar = (OperationUses,)
+    hook: ClassVar = Hook.ON_INSTALL
+
+    def __init__(self, session: Recorder) -> None:
+        super().__init__(session)
+        self._mode = Operations(session, session.moments, self._called)
+        self._lines: dict[_Key, _Line] = {}
+        self._earlier: dict[_Key, dict[str, torch.Tensor]] = {}
+        self._inputs: list[tuple[str, weakref.ref[torch.Tensor]]] = []
+        self._depth = self._models = 0
+
+    def install(self, patcher: Patcher) -> None:
+        """Begin with the first forward; then from the end of a step to the next one."""
+        del patcher
+        self.listen(self._session.hooks.before_forward, self._begin_first)
+        self.listen(self._session.hooks.at_step_end, self._end_step)
+
+    def remove(self) -> None:
+        """Look no more, whatever has been seen."""
+        self._end()
+
+    def _begin(self) -> None:
+        self._mode.begin()
+        if self._mode.is_on:
+            self._session.moments.modules.add(self._module)
+
+    def _end(self) -> None:
+        self._mode.end()
+        self._session.moments.modules.leave(self._module)
+
+    def _begin_first(self, _: Emitter) -> None:
+        hooks = self._session.hooks
+        hooks.before_forward.leave(self._begin_first)
+        if self._session.clock.step == 0 and not self._session.is_worker:
+            self._begin()
+
+    def _end_step(self, em: Emitter) -> None:
+        self._end()
+        lines, self._lines = self._lines, {}
+        self._inputs.clear()
+        self._depth = self._models = 0
+        uses = list(_uses(lines))
+        if uses:
+            write(em, OperationUses(uses=tuple(uses)))
+        following = (self._session.clock.step or 0) + 1
+        if (
+            _SCHEDULE.includes(following)
+            and self._session.sampling.foresees(following)
+            and not self._session.is_worker
+        ):
+            self._begin()
+
+    # -- calls
+
+    def _called(
+        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """The program has called a function."""
+        for look, read in LOOKS.get(name, ()):
+            place = where() or ""
+            key = (look, name, place, "")
+            line = self._line(key)
+            if line is None:
+                continue
+            em = self._session.local.em
+            call = Call(
+                name, args, kwargs, result, em is not None and em.module is not None,
+                list(self._alive()), self._earlier.setdefault(key, {}),
+            )  # fmt: skip
+            numbers = read(call)
+            if numbers is None:
+                self._uncount(key, line)
+                continue
+            line.numbers.append(numbers)
+            if look == "loss":
+                for of, found in targets_in_inputs(call):
+                    other = self._line(("target", name, place, of))
+                    if other is not None:
+                        other.numbers.append(found)
+
+    def _line(self, key: _Key) -> _Line | None:
+        """The line, if this call of it is read."""
+        line = self._lines.get(key)
+        if line is None:
+            if len(self._lines) >= _LINES:
+                return None
+            line = self._lines[key] = _Line()
+        line.calls += 1
+        return line if len(line.numbers) < _CALLS else None
+
+    def _uncount(self, key: _Key, line: _Line) -> None:
+        """A call that shows nothing."""
+        line.calls -= 1
+        if not line.calls:
+            del self._lines[key]
+
+    # -- models
+
+    @hidden
+    def _module(
+        self,
+        original: Callable[..., Any],
+        module: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if not self._mode.is_on:
+            return original(module, *args, **kwargs)
+        self._depth += 1
+        is_outermost = self._depth == 1 and self._models < _MODELS
+        em = self._session.local.em
+        if is_outermost and em is not None and not em.busy:
+            self._models += 1
+            guarded(em, self._given, module, args, kwargs)
+        try:
+            result = original(module, *args, **kwargs)
+        finally:
+            self._depth -= 1
+        if is_outermost and em is not None and not em.busy:
+            guarded(em, self._look_at, "output", module, "", result)
+        return result
+
+    def _given(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """An outermost module is called."""
+        for name, tensor in _named(module, args, kwargs):
+            self._inputs.append((name, weakref.ref(tensor)))
+            self._look_at("input", module, name, tensor)
+
+    def _look_at(self, look: str, module: Any, of: str, tensor: Any) -> None:
+        key = (look, type(module).__name__, where() or "", of)
+        if type(tensor) not in PLAIN_TYPES:
+            return
+        line = self._line(key)
+        if line is None:
+            return
+        numbers = of_tensor(tensor, self._earlier.setdefault(key, {}))
+        if numbers is None:
+            self._uncount(key, line)
+        else:
+            line.numbers.append(numbers)
+
+    def _alive(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, ref in self._inputs:
+            tensor = ref()
+            if tensor is not None:
+                yield name, tensor
+
+
+def _named(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that a module gets, by the names of its arguments."""
+    try:
+        names = list(inspect.signature(type(module).forward).parameters)[1:]
+    except (TypeError, ValueError) as error:
+        give_back(error)
+        names = []
+    names += [str(place) for place in range(len(names), len(args))]
+    given = [*zip(names, args), *kwargs.items()]
+    parts = (
+        [(f"{name}[{key!r}]", one) for key, one in value.items()]
+        if type(value) is dict
+        else [(name, value)]
+        for name, value in given
+    )
+    tensors = [(n, one) for part in parts for n, one in part if type(one) in PLAIN_TYPES]
+    yield from tensors[:_INPUTS]
+
+
+def _uses(lines: Mapping[_Key, _Line]) -> Iterator[OperationUse]:
+    """The records of a step. Waits for devices once."""
+    waiting: list[torch.Tensor] = []
+    for line in lines.values():
+        for numbers in line.numbers:
+            waiting += [n.reshape(1).float() for n in numbers.values() if torch.is_tensor(n)]
+    by_device: dict[torch.device, list[int]] = {}
+    for place, number in enumerate(waiting):
+        by_device.setdefault(number.device, []).append(place)
+    read: dict[int, float] = {}
+    for places in by_device.values():
+        flat = torch.cat([waiting[place] for place in places])
+        read.update(zip(places, next(read_together([flat]))))
+    at = iter(range(len(waiting)))
+    for (look, function, place, of), line in lines.items():
+        found: dict[str, list[float]] = {}
+        for numbers in line.numbers:
+            for name, number in numbers.items():
+                value = read[next(at)] if torch.is_tensor(number) else number
+                if value == value:  # JSON has neither NaN nor infinity
+                    found.setdefault(name, []).append(max(-_GREATEST, min(value, _GREATEST)))
+        means = {name: sum(values) / len(values) for name, values in found.items()}
+        yield OperationUse(look, function, place, line.calls, means, of)

@@ -1,0 +1,405 @@
+"""Numbers of calls of torch's functions: what a mask hides, a limit changes, a softmax runs over.
+
+A look is a function that reads one call. Its numbers are floats or tensors of one element, which are
+on the device of the program. Up to 2,048 elements of a tensor are read, evenly spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import torch
+
+from traincheck.collect.tensors.reading import FLOATS, PLAIN_TYPES, detached, is_countable
+from traincheck.schema.torch_api import IGNORED_LABEL, LOSSES
+
+Number: TypeAlias = "float | torch.Tensor"
+Numbers: TypeAlias = dict[str, Number]
+
+_ELEMENTS = 2048
+_SHARP = 0.999  # a weight of a softmax above it leaves nothing to the others
+_EVEN = 1e-3  # relative: weights that differ by less are even
+_TINY = 1e-12
+_FLAGS = frozenset({torch.bool})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a function, after it.
+
+    Attributes:
+        name: of the function.
+        module: whether it is made within a call of a module.
+        inputs: name and tensor of the inputs of the outermost model, as far as they are alive.
+        earlier: what was seen of this line in the step before, by name; the look may write here.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    result: Any
+    module: bool
+    inputs: Sequence[tuple[str, torch.Tensor]]
+    earlier: dict[str, torch.Tensor]
+
+    def given(self, place: int, *names: str) -> Any:
+        """An argument by its place or by one of its names; None if it is not given."""
+        if place < len(self.args):
+            return self.args[place]
+        return next((self.kwargs[name] for name in names if name in self.kwargs), None)
+
+
+Look: TypeAlias = Callable[[Call], "Numbers | None"]
+
+
+def is_readable(value: Any) -> bool:
+    """Whether elements of a value can be read: a plain tensor of numbers or flags."""
+    if type(value) not in PLAIN_TYPES:
+        return False
+    return is_countable(value.view(torch.uint8) if value.dtype in _FLAGS else value)
+
+
+def few(tensor: torch.Tensor, most: int = _ELEMENTS, *, whole: int = 0) -> torch.Tensor:
+    """Up to about ``most`` elements, evenly spread over the dims but the last ``whole`` ones."""
+    tensor = detached(tensor)
+    for dim in range(tensor.dim() - whole):
+        count = tensor.numel()
+        if count <= most:
+            break
+        # Odd, so that it does not fall together with a pattern of two, four or eight
+        step = min(tensor.shape[dim], -(-count // most)) | 1
+        tensor = tensor[(slice(None),) * dim + (slice(None, None, step),)]
+    return tensor
+
+
+def _share(flags: torch.Tensor) -> torch.Tensor:
+    return flags.float().mean()
+
+
+def _dims(dim: Any, count: int) -> tuple[int, ...] | None:
+    """Dims as numbers from 0; None if none is given, or a name."""
+    found = (dim,) if isinstance(dim, int) else dim
+    if isinstance(dim, bool) or not isinstance(found, (tuple, list)) or not found:
+        return None
+    if not all(type(one) is int for one in found):
+        return None
+    return tuple(one % count if count else 0 for one in found)
+
+
+def _softmax(call: Call) -> Numbers | None:
+    """The size of the dim, and how sharp and how even the weights are."""
+    result = call.result
+    dims = _dims(call.given(1, "dim"), result.dim()) if is_readable(result) else None
+    if dims is None or not result.dim():
+        return None
+    rows = few(result.movedim(dims[0], -1), whole=1).float()
+    rows = rows.exp() if call.name.startswith("log") else rows
+    top, low = rows.amax(-1), rows.amin(-1)
+    return {
+        "over": float(result.shape[dims[0]]),
+        "sharp": _share(top >= _SHARP),
+        "even": _share(top - low <= _EVEN * top),
+    }
+
+
+def _reduction(call: Call) -> Numbers | None:
+    """The number of elements that each result is of, and whether rows of a batch are mixed."""
+    given = call.given(0, "input", "self")
+    if type(given) not in PLAIN_TYPES or not given.dim():
+        return None
+    place = 2 if call.name in _DIM_IS_THIRD else 1
+    dims = _dims(call.given(place, "dim", "axis"), given.dim())
+    if dims is None:
+        return None
+    rows = next((len(one) for _, one in call.inputs if one.dim()), 0)
+    mixes = call.module and given.requires_grad and 0 in dims and 1 < rows == given.shape[0]
+    return {
+        "over": float(prod(given.shape[one] for one in dims)),
+        "of": float(given.numel()),
+        "mixes": float(mixes),
+    }
+
+
+def _limit(call: Call) -> Numbers | None:
+    """The share of elements that it changes."""
+    given, result = call.given(0, "input", "self"), call.result
+    if not (is_readable(given) and is_readable(result)) or given.shape != result.shape:
+        return None
+    return {"changed": _share(few(given) != few(result))}
+
+
+def _rectifier(call: Call) -> Numbers | None:
+    """The share of results that are 0."""
+    return {"zero": _share(few(call.result) == 0)} if is_readable(call.result) else None
+
+
+def _fill(call: Call) -> Numbers | None:
+    """The share of elements that are replaced, and the value."""
+    mask, value = call.given(1, "mask"), call.given(2, "value")
+    if not is_readable(mask):
+        return None
+    found: Numbers = {"hidden": _share(few(mask) != 0)}
+    if isinstance(value, (int, float)):
+        found["fill"] = float(value)
+    elif is_readable(value) and value.numel() == 1:
+        found["fill"] = detached(value).reshape(()).float()
+    return found
+
+
+def _choice(call: Call) -> Numbers | None:
+    """The share of elements that are taken from the second value."""
+    condition = call.given(0, "condition")
+    return {"hidden": _share(few(condition) == 0)} if is_readable(condition) else None
+
+
+def _kept(call: Call) -> Numbers | None:
+    """The share of elements that a mask leaves out."""
+    mask = call.given(1, "mask")
+    if type(mask) not in PLAIN_TYPES or mask.dtype not in _FLAGS or not is_readable(mask):
+        return None
+    return {"hidden": _share(few(mask) == 0)}
+
+
+def _attention(call: Call) -> Numbers | None:
+    """The share of places that attention may not look at."""
+    mask = call.given(3, "attn_mask")
+    if not is_readable(mask):
+        return None
+    is_flag = mask.dtype in _FLAGS
+    return {"hidden": _share(few(mask) == 0 if is_flag else few(mask) < -100)}  # noqa: PLR2004
+
+
+def _product(call: Call) -> Numbers | None:
+    """The share of elements that a factor of zeros and ones removes."""
+    for one in call.args[:2]:
+        if type(one) in PLAIN_TYPES and not one.requires_grad and one.numel() > 1:
+            if not is_readable(one):
+                continue
+            seen = few(one, 256)
+            zero = seen == 0
+            # Read when the step ends: `hidden` counts where `binary` is 1
+            return {"hidden": _share(zero), "binary": (zero | (seen == 1)).all().float()}
+    return None
+
+
+def _singular(call: Call) -> Numbers | None:
+    """The share of arguments at which the function, or its derivative, has no limit."""
+    given = call.given(1 if call.name in _QUOTIENTS else 0, "other", "input", "self")
+    if not is_readable(given) or given.dtype not in FLOATS or not given.requires_grad:
+        return None
+    return {"near": _share(few(given).abs() <= _TINY)}
+
+
+def _embedding(call: Call) -> Numbers | None:
+    """The rows of the table, the highest index, and the share of padding."""
+    ids, weight, padding = (
+        call.given(0, "input"), call.given(1, "weight"), call.given(2, "padding_idx"),
+    )  # fmt: skip
+    if not is_readable(ids) or type(weight) not in PLAIN_TYPES:
+        return None
+    seen = few(ids)
+    found: Numbers = {"rows": float(len(weight)), "highest": seen.max().float()}
+    if isinstance(padding, int):
+        row = padding % len(weight)
+        found["padding"] = _share(seen == row)
+        if is_readable(weight):
+            found["size of padding"] = detached(weight)[row].float().abs().max()
+    return found
+
+
+def _dropout(call: Call) -> Numbers | None:
+    """The rate in force."""
+    p, training = call.given(1, "p"), call.given(2, "training", "train")
+    if not isinstance(p, (int, float)):
+        p = 0.5
+    return {"rate": float(p) if training is not False else 0.0, "off": float(training is False)}
+
+
+def _resize(call: Call) -> Numbers | None:
+    """Whether values that are whole numbers are interpolated."""
+    given, mode = call.given(0, "input"), call.given(3, "mode")
+    if not is_readable(given) or given.dtype not in FLOATS:
+        return None
+    seen = few(given)
+    blends = mode not in (None, "nearest", "nearest-exact")
+    return {"whole": (seen == seen.round()).all().float(), "blends": float(blends)}
+
+
+def _recurrent(call: Call) -> Numbers | None:
+    """Whether two states of a result are equal, and whether the first states are all 0."""
+    result, states = call.result, call.given(1, "hx")
+    if type(result) is not tuple or len(result) != 3:  # noqa: PLR2004
+        return None
+    _, h, c = result
+    if not (is_readable(h) and is_readable(c)) or h.shape != c.shape:
+        return None
+    found: Numbers = {"equal": (few(h) == few(c)).all().float()}
+    if isinstance(states, (tuple, list)) and len(states) == 2 and all(map(is_readable, states)):  # noqa: PLR2004
+        both = [few(one) for one in states]
+        found["zero"] = torch.stack([(one == 0).all() for one in both]).all().float()
+        found["one state"] = (both[0] == both[1]).all().float()
+    return found
+
+
+def spread(name: str, seen: torch.Tensor) -> Numbers:
+    """Least, greatest and mean value, and deviation."""
+    values = seen.float()
+    low, high = values.aminmax()
+    return {
+        f"{name} low": low,
+        f"{name} high": high,
+        f"{name} mean": values.mean(),
+        f"{name} deviation": values.std(correction=0),
+    }
+
+
+def _loss(call: Call) -> Numbers | None:
+    """Values of prediction and target, and where the target is found among the inputs."""
+    given, target = call.given(0, "input"), call.given(1, "target")
+    if not (is_readable(given) and is_readable(target)):
+        return None
+    found: Numbers = {
+        "gradient": float(given.requires_grad),
+        "gradient of target": float(target.requires_grad),
+        "elements": float(target.numel()),
+    }
+    seen = few(target)
+    if call.name in _OF_CLASSES and target.dtype not in FLOATS:
+        ignored = call.given(4, "ignore_index")
+        ignored = ignored if isinstance(ignored, int) else IGNORED_LABEL
+        counts = seen != ignored
+        found["ignored"] = 1 - _share(counts)
+        found["classes"] = float(given.shape[1] if given.dim() > 1 else given.shape[0])
+        seen = seen.where(counts, seen.max())
+    found |= spread("target", seen)
+    found |= spread("prediction", few(given))
+    found["whole"] = (seen == seen.round()).all().float() if seen.dtype in FLOATS else 1.0
+    if given.shape == target.shape:
+        found["equal"] = (few(given) == few(target)).all().float()
+    if call.name in _OF_CLASSES and given.dim() > 1:
+        rows = few(given.movedim(1, -1), whole=1).float()
+        found["sums to 1"] = ((rows.sum(-1) - 1).abs() < 1e-3).all().float() * (rows >= 0).all()  # noqa: PLR2004
+    if is_readable(call.result) and call.result.numel() == 1:
+        found["loss"] = detached(call.result).reshape(()).float()
+    earlier = call.earlier.get("target")
+    if earlier is not None and earlier.shape == seen.shape:
+        found["repeats"] = (earlier == seen).all().float()
+    call.earlier["target"] = seen.clone()
+    return found
+
+
+SHIFTS = (-1, 0, 1, 2)  # of a target against an input, along its last dim
+_MOST_ROWS = 64
+_MOST_COLUMNS = 512
+
+
+def targets_in_inputs(call: Call) -> Iterator[tuple[str, Numbers]]:
+    """For each input of the model: whether the target of a loss is found in it, and where.
+
+    Yields:
+        Name of the input, and its numbers: ``column`` for an input of rows by features, of which
+        one may be the target; else one for each shift: 1 where each element of the target is the
+        one of the input that stands so much behind it.
+    """
+    target = call.given(1, "target")
+    if not is_readable(target) or target.numel() < 4:  # noqa: PLR2004  # a few agree by chance
+        return
+    storage = target.untyped_storage().data_ptr()
+    target = detached(target)
+    for name, given in call.inputs:
+        if given.dim() != 2 or given.untyped_storage().data_ptr() == storage:  # noqa: PLR2004
+            continue  # what shares its memory is the target, which the program hands to the model
+        if not is_readable(given):
+            continue
+        rows, width = given.shape
+        given = detached(given)[:_MOST_ROWS]
+        if target.numel() == rows and 1 < width <= _MOST_COLUMNS:
+            column = target.reshape(-1, 1)[:_MOST_ROWS]
+            same = (given == column).all(0).any() & (column != column[0]).any()
+            yield name, {"column": same.float()}
+        elif target.numel() in (rows * width, rows * (width - 1)) and width > 3:  # noqa: PLR2004
+            own = target.reshape(rows, -1)[:_MOST_ROWS]
+            yield name, {f"shift {shift}": _agrees(own, given, shift) for shift in SHIFTS}
+
+
+def _agrees(target: torch.Tensor, given: torch.Tensor, shift: int) -> torch.Tensor:
+    """1 where ``target[t] == given[t + shift]`` for all t that count, and they are not all alike."""
+    mine, theirs = target[:, max(-shift, 0) :], given[:, max(shift, 0) :]
+    width = min(mine.shape[1], theirs.shape[1])
+    mine, theirs = mine[:, :width], theirs[:, :width]
+    counts = mine != IGNORED_LABEL
+    first = mine.where(counts, mine.amax())
+    is_told = (counts.sum() >= 4) & (first != first[0, 0]).any()  # noqa: PLR2004
+    return (((mine == theirs) | ~counts).all() & is_told).float()
+
+
+# -- results, inputs and outputs
+
+
+def _even(call: Call) -> Numbers | None:
+    """Whether all elements of a result are one value, and which."""
+    result = call.result
+    if not is_readable(result) or result.dtype not in FLOATS or result.numel() < _SOME:
+        return None
+    seen = few(result, 256)
+    low, high = seen.aminmax()
+    return {"one value": (low == high).float(), "value": low.float()}
+
+
+_SOME = 8  # elements: fewer are one value by chance
+
+
+def of_tensor(tensor: torch.Tensor, earlier: dict[str, torch.Tensor]) -> Numbers | None:
+    """Numbers of an input or output of a model."""
+    if not is_readable(tensor) or tensor.numel() < _SOME:
+        return None
+    seen = few(tensor)
+    found = spread("value", seen)
+    found["whole"] = (seen == seen.round()).all().float() if seen.dtype in FLOATS else 1.0
+    if tensor.dim() > 1 and len(tensor) > 1:
+        rows = few(tensor, 512)
+        found["rows alike"] = (rows == rows[:1]).all().float() if len(rows) > 1 else 0.0
+    sample = few(tensor, 128)
+    before = earlier.get("value")
+    if before is not None and before.shape == sample.shape:
+        found["repeats"] = (before == sample).all().float()
+    earlier["value"] = sample.clone()
+    return found
+
+
+# -- the table
+
+_DIM_IS_THIRD = frozenset({"norm", "normalize", "vector_norm", "matrix_norm"})
+_QUOTIENTS = frozenset({"div", "true_divide", "__truediv__", "divide"})
+_OF_CLASSES = frozenset({"cross_entropy", "nll_loss"})
+_CHOICES: Sequence[tuple[str, Look, str]] = (
+    ("softmax", _softmax, "softmax log_softmax"),
+    (
+        "reduction",
+        _reduction,
+        "mean sum std var max min amax amin argmax argmin norm normalize logsumexp prod median "
+        "nanmean nansum vector_norm",
+    ),
+    ("limit", _limit, "clamp clip clamp_min clamp_max hardtanh"),
+    ("rectifier", _rectifier, "relu relu_ relu6 threshold"),
+    ("mask", _fill, "masked_fill masked_fill_"),
+    ("choice", _choice, "where"),
+    ("kept", _kept, "masked_select __getitem__"),
+    ("blocked", _attention, "scaled_dot_product_attention"),
+    ("factor", _product, "mul __mul__ multiply"),
+    ("singular", _singular, "log log2 log10 sqrt rsqrt reciprocal div true_divide divide"),
+    ("embedding", _embedding, "embedding"),
+    ("dropout", _dropout, "dropout dropout2d feature_dropout alpha_dropout"),
+    ("resize", _resize, "interpolate"),
+    ("recurrent", _recurrent, "lstm"),
+    ("loss", _loss, " ".join(LOSSES)),
+    ("even", _even, "sub __rsub__ div sigmoid tanh softmax normalize"),
+)
+# Name of a function -> what is looked at, and how
+LOOKS: Mapping[str, Sequence[tuple[str, Look]]] = {
+    name: tuple((look, read) for look, read, names in _CHOICES if name in names.split())
+    for name in {name for _, _, names in _CHOICES for name in names.split()}
+}
