@@ -29,6 +29,7 @@ class Hooks:
     Attributes:
         at_step_end: before a recorded step is written.
         at_close: before the last step of the run is written, if that is recorded.
+        at_stage: after the stage has changed, in a recorded step.
         before_loader: before the iteration of a loader begins, in a recorded step.
         after_batch: after a batch of training was fetched in a recorded step, with its iterator.
         before_forward: before an outermost forward with grad, in a recorded step.
@@ -48,6 +49,7 @@ class Hooks:
 
     at_step_end: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
     at_close: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
+    at_stage: Listeners[Callable[[str], None]] = field(default_factory=Listeners)
     before_loader: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
     after_batch: Listeners[Callable[[Any, Any], None]] = field(default_factory=Listeners)
     before_forward: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)

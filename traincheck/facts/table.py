@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts import evaluation, loop, rows, signal
+from traincheck.facts import evaluation, loop, operations, rows, signal
 from traincheck.facts.kinds import Kinds
 from traincheck.facts.reader import FactReader
 from traincheck.schema.claims import Needs
@@ -12,6 +12,7 @@ READERS: tuple[type[FactReader], ...] = (
     *rows.READERS,
     *loop.READERS,
     *evaluation.READERS,
+    *operations.READERS,
 )
 KINDS = Kinds(kind for reader in READERS for kind in reader.kinds)
 

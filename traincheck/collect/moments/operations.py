@@ -78,7 +78,8 @@ class Operations(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        call = getattr(func, "replaced", func)  # a method that we replaced has seen this call
+        result = call(*args, **kwargs) if kwargs else call(*args)
         if not self._is_on or is_traced() or state._is_compiling_flag:
             return result
         session = self._session

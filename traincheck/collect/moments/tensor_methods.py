@@ -22,11 +22,14 @@ class _Method:
 
     Torch looks up the function that it passes to ``__torch_function__`` in the class, and
     subclasses have tables that are indexed by it.
+
+    Attributes:
+        replaced: the original.
     """
 
     def __init__(self, original: Any, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, original)
-        self._original, self._function = original, function
+        self.replaced, self._function = original, function
 
     def __get__(self, tensor: Any, cls: type | None = None) -> Any:
         return self if tensor is None else MethodType(self._function, tensor)
@@ -35,10 +38,10 @@ class _Method:
         return self._function(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
-        return other is self or other == self._original
+        return other is self or other == self.replaced
 
     def __hash__(self) -> int:
-        return hash(self._original)
+        return hash(self.replaced)
 
 
 class TensorMethods:

@@ -26,12 +26,13 @@ from traincheck.collect.tensors.operation_looks import (
     targets_in_inputs,
 )
 from traincheck.collect.tensors.reading import PLAIN_TYPES
-from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.call_site import where, where_program
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.handlers import give_back
 from traincheck.schema.claims import Schedule
+from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.observations.operations import OperationUse, OperationUses
 
 if TYPE_CHECKING:
@@ -41,7 +42,13 @@ _SCHEDULE = Schedule(first=6, every=50)
 _CALLS = 2  # of a line that are read in a step
 _LINES = 256  # that are read in a step
 _INPUTS = 6  # of a model
+_EVALUATIONS = 8
 _MODELS = 4  # calls of outermost modules in a step
+# In evaluation they ask whether anything sees their calls, and then add in another order
+_WITH_FAST_PATH = (
+    torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer,
+)  # fmt: skip
+_LABELS = frozenset({"label", "labels", "target", "targets", "y", "tgt"})
 _GREATEST = torch.finfo(torch.float32).max
 
 # Look, function, line, and name of the argument
@@ -68,13 +75,16 @@ class OperationObserver(Observer):
         self._lines: dict[_Key, _Line] = {}
         self._earlier: dict[_Key, dict[str, torch.Tensor]] = {}
         self._inputs: list[tuple[str, weakref.ref[torch.Tensor]]] = []
-        self._depth = self._models = 0
+        self._depth = self._models = self._evaluations = 0
+        self._is_evaluation = False  # whether it looks because of an evaluation
 
     def install(self, patcher: Patcher) -> None:
-        """Begin with the first forward; then from the end of a step to the next one."""
+        """Look at the first step, then from the end of a step to that of the next one."""
         del patcher
-        self.listen(self._session.hooks.before_forward, self._begin_first)
-        self.listen(self._session.hooks.at_step_end, self._end_step)
+        hooks = self._session.hooks
+        self.listen(hooks.at_stage, self._begin_stage)
+        for moment in (hooks.at_step_end, hooks.at_close):
+            self.listen(moment, self._end_step)
 
     def remove(self) -> None:
         """Look no more, whatever has been seen."""
@@ -89,10 +99,16 @@ class OperationObserver(Observer):
         self._mode.end()
         self._session.moments.modules.leave(self._module)
 
-    def _begin_first(self, _: Emitter) -> None:
-        hooks = self._session.hooks
-        hooks.before_forward.leave(self._begin_first)
-        if self._session.clock.step == 0 and not self._session.is_worker:
+    def _begin_stage(self, stage: str) -> None:
+        """The first step begins, or an evaluation, of which the first calls are looked at."""
+        if self._mode.is_on or self._session.is_worker:
+            return
+        if stage == EVAL_STAGE and self._evaluations < _EVALUATIONS:
+            self._evaluations += 1
+            self._models = 0
+            self._is_evaluation = True
+            self._begin()
+        elif stage == "train" and self._session.clock.step == 0:
             self._begin()
 
     def _end_step(self, em: Emitter) -> None:
@@ -100,6 +116,7 @@ class OperationObserver(Observer):
         lines, self._lines = self._lines, {}
         self._inputs.clear()
         self._depth = self._models = 0
+        self._is_evaluation = False
         uses = list(_uses(lines))
         if uses:
             write(em, OperationUses(uses=tuple(uses)))
@@ -117,8 +134,12 @@ class OperationObserver(Observer):
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """The program has called a function."""
-        for look, read in LOOKS.get(name, ()):
-            place = where() or ""
+        looks = LOOKS.get(name, ())
+        place = where_program() if looks else None
+        for look, read in looks:
+            if place is None and look != "loss":
+                continue  # not of the program
+            place = place or where() or ""
             key = (look, name, place, "")
             line = self._line(key)
             if line is None:
@@ -135,6 +156,8 @@ class OperationObserver(Observer):
             line.numbers.append(numbers)
             if look == "loss":
                 for of, found in targets_in_inputs(call):
+                    if of.lower() in _LABELS:
+                        continue  # the target, which the program hands to the model
                     other = self._line(("target", name, place, of))
                     if other is not None:
                         other.numbers.append(found)
@@ -167,9 +190,11 @@ class OperationObserver(Observer):
     ) -> Any:
         if not self._mode.is_on:
             return original(module, *args, **kwargs)
+        if isinstance(module, _WITH_FAST_PATH) and not module.training:
+            return self._unseen(original, module, args, kwargs)
         self._depth += 1
-        is_outermost = self._depth == 1 and self._models < _MODELS
         em = self._session.local.em
+        is_outermost = self._depth == 1 and self._models < _MODELS
         if is_outermost and em is not None and not em.busy:
             self._models += 1
             guarded(em, self._given, module, args, kwargs)
@@ -179,7 +204,23 @@ class OperationObserver(Observer):
             self._depth -= 1
         if is_outermost and em is not None and not em.busy:
             guarded(em, self._look_at, "output", module, "", result)
+        if self._is_evaluation and not self._depth and self._models >= _MODELS:
+            self._end()
         return result
+
+    def _unseen(
+        self,
+        original: Callable[..., Any],
+        module: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call a module without the mode, with which it would compute in another way."""
+        self._mode.end()
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            self._mode.begin()
 
     def _given(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """An outermost module is called."""

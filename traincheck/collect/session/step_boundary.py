@@ -80,6 +80,8 @@ class StepBoundary:
             recording.inner_calls = self._schedule.is_full(clock.step, stage)
         if recording.on:
             em.event("stage", {"previous": previous})
+            for action in self._session.hooks.at_stage.all:
+                action(stage)
 
     def apply_sampling(self) -> None:
         """Record the step that begins, or not."""

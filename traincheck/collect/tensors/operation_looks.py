@@ -211,11 +211,13 @@ def _embedding(call: Call) -> Numbers | None:
 
 
 def _dropout(call: Call) -> Numbers | None:
-    """The rate in force."""
+    """The rate, whether it is off, and whether a gradient flows through it."""
+    given = call.given(0, "input")
     p, training = call.given(1, "p"), call.given(2, "training", "train")
     if not isinstance(p, (int, float)):
         p = 0.5
-    return {"rate": float(p) if training is not False else 0.0, "off": float(training is False)}
+    is_learned = type(given) in PLAIN_TYPES and given.requires_grad
+    return {"rate": float(p), "off": float(training is False), "gradient": float(is_learned)}
 
 
 def _resize(call: Call) -> Numbers | None:
@@ -293,47 +295,47 @@ def _loss(call: Call) -> Numbers | None:
 
 SHIFTS = (-1, 0, 1, 2)  # of a target against an input, along its last dim
 _MOST_ROWS = 64
-_MOST_COLUMNS = 512
+_MOST_PLACES = 2048
+_LEAST_ROWS = 12
+_LEAST_CHANGES = 4  # of a target from row to row: fewer agree by chance
 
 
 def targets_in_inputs(call: Call) -> Iterator[tuple[str, Numbers]]:
     """For each input of the model: whether the target of a loss is found in it, and where.
 
     Yields:
-        Name of the input, and its numbers: ``column`` for an input of rows by features, of which
-        one may be the target; else one for each shift: 1 where each element of the target is the
-        one of the input that stands so much behind it.
+        Name of the input, and its numbers. One of rows, of which each has one target:
+        ``feature``, 1 where an element of each row is its target. One of sequences as long as
+        the target, or one longer: for each shift, 1 where each element of the target is the one
+        of the input that stands so much behind it.
     """
     target = call.given(1, "target")
-    if not is_readable(target) or target.numel() < 4:  # noqa: PLR2004  # a few agree by chance
+    if not is_readable(target) or target.numel() < _LEAST_ROWS:
         return
-    storage = target.untyped_storage().data_ptr()
-    target = detached(target)
+    own = detached(target)
     for name, given in call.inputs:
-        if given.dim() != 2 or given.untyped_storage().data_ptr() == storage:  # noqa: PLR2004
-            continue  # what shares its memory is the target, which the program hands to the model
-        if not is_readable(given):
+        is_same = given.data_ptr() == target.data_ptr() and given.shape == target.shape
+        if given.dim() < 2 or is_same or not is_readable(given):  # noqa: PLR2004
             continue
-        rows, width = given.shape
-        given = detached(given)[:_MOST_ROWS]
-        if target.numel() == rows and 1 < width <= _MOST_COLUMNS:
-            column = target.reshape(-1, 1)[:_MOST_ROWS]
-            same = (given == column).all(0).any() & (column != column[0]).any()
-            yield name, {"column": same.float()}
-        elif target.numel() in (rows * width, rows * (width - 1)) and width > 3:  # noqa: PLR2004
-            own = target.reshape(rows, -1)[:_MOST_ROWS]
-            yield name, {f"shift {shift}": _agrees(own, given, shift) for shift in SHIFTS}
+        rows, width = given.shape[:2]
+        theirs = detached(given)[:_MOST_ROWS].flatten(1)
+        if own.numel() == rows and rows >= _LEAST_ROWS and 1 < theirs.shape[1] <= _MOST_PLACES:
+            mine = own.reshape(-1, 1)[:_MOST_ROWS]
+            changes = (mine[1:] != mine[:-1]).sum() >= _LEAST_CHANGES
+            yield name, {"feature": ((theirs == mine).all(0).any() & changes).float()}
+        elif given.dim() == 2 and own.numel() in (rows * width, rows * (width - 1)) and width > 3:  # noqa: PLR2004
+            mine = own.reshape(rows, -1)[:_MOST_ROWS]
+            yield name, {f"shift {shift}": _agrees(mine, theirs, shift) for shift in SHIFTS}
 
 
 def _agrees(target: torch.Tensor, given: torch.Tensor, shift: int) -> torch.Tensor:
-    """1 where ``target[t] == given[t + shift]`` for all t that count, and they are not all alike."""
+    """1 where ``target[t] == given[t + shift]`` for all t that count, and they change enough."""
     mine, theirs = target[:, max(-shift, 0) :], given[:, max(shift, 0) :]
     width = min(mine.shape[1], theirs.shape[1])
     mine, theirs = mine[:, :width], theirs[:, :width]
     counts = mine != IGNORED_LABEL
-    first = mine.where(counts, mine.amax())
-    is_told = (counts.sum() >= 4) & (first != first[0, 0]).any()  # noqa: PLR2004
-    return (((mine == theirs) | ~counts).all() & is_told).float()
+    changes = ((mine[:, 1:] != mine[:, :-1]) & counts[:, 1:]).sum() >= _LEAST_CHANGES
+    return (((mine == theirs) | ~counts).all() & changes).float()
 
 
 # -- results, inputs and outputs

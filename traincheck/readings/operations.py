@@ -1,0 +1,101 @@
+"""Functions that a program called, as the looks at single steps show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from traincheck.readings.provider import RunState
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event
+from traincheck.schema.marks import EVAL_STAGE
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.operations import OperationUses
+from traincheck.schema.observations.reading import observed
+
+_LINES = 1024  # that are followed in a process
+_LOOKS = 128  # of a line that are kept: the first ones, and the last one
+
+
+class Operation(NamedTuple):
+    """A function that one line calls.
+
+    Attributes:
+        look: what was looked at, as in `OperationUse`.
+        function: its name.
+        where: the line.
+        of: the name of the argument, for inputs of a model.
+    """
+
+    look: str
+    function: str
+    where: str
+    of: str = ""
+
+
+class Look(NamedTuple):
+    """One step in which the line was looked at.
+
+    Attributes:
+        event: the record.
+        calls: of the function in this line, in this step.
+        numbers: means over the first of them.
+    """
+
+    event: Event
+    calls: int
+    numbers: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class OperationLooks:
+    """All looks at one line.
+
+    Attributes:
+        looks: in their order.
+    """
+
+    looks: list[Look] = field(default_factory=list)
+
+    def enter(self, look: Look) -> None:
+        if len(self.looks) >= _LOOKS:
+            self.looks.pop()
+        self.looks.append(look)
+
+    def values(self, name: str) -> list[float]:
+        """A number, of each look that has it."""
+        return [look.numbers[name] for look in self.looks if name in look.numbers]
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether all of them were made in evaluations."""
+        return all(look.event.stage == EVAL_STAGE for look in self.looks)
+
+
+class OperationsSeen(RunState):
+    """The functions of one process, by line.
+
+    Attributes:
+        lines: the looks at each.
+    """
+
+    reads: ClassVar[Needs] = needs_of(OperationUses)
+
+    def __init__(self) -> None:
+        self.lines: dict[Operation, OperationLooks] = {}
+
+    def observe(self, event: Event) -> None:
+        found = observed(event, OperationUses)
+        for use in found.uses if found is not None else ():
+            key = Operation(use.look, use.function, use.where, use.of)
+            if key not in self.lines and len(self.lines) >= _LINES:
+                continue
+            line = self.lines.setdefault(key, OperationLooks())
+            line.enter(Look(event, use.calls, use.numbers))
+
+    def of(self, *looks: str) -> Iterator[tuple[Operation, OperationLooks]]:
+        """The lines at which one of these was looked at."""
+        for key, line in self.lines.items():
+            if key.look in looks:
+                yield key, line
