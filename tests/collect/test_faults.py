@@ -41,7 +41,10 @@ GUARDS = frozenset(
         "observers.import_hook.ImportHook.find_spec",
         "observers.hyperparameters._Old.__call__",  # does nothing
         "observers.loss_terms.LossTermObserver._guarded",
+        "observers.operations.OperationObserver._module",
+        "observers.operations.OperationObserver._unseen",
         "observers.state_dicts.StateDictObserver._remember",
+        "moments.operations.Operations.__torch_function__",
         "moments.tensor_methods._Method.__call__",  # calls what is guarded
         "moments.tensor_methods._Method.__get__",
         "moments.updates.Updates._begin",

@@ -148,7 +148,7 @@ def _padding(n: Numbers) -> str | None:
 def _ids(n: Numbers) -> str | None:
     if "highest" not in n or n["rows"] < _TABLE:
         return None
-    return "a small part" if n["highest"] < 0.1 * n["rows"] else "much of it"  # noqa: PLR2004
+    return "a small part" if n["highest"] < 0.1 * n["rows"] else "much of it"
 
 
 _TABLE = 32  # rows of a table of which a small part may be used
@@ -639,13 +639,13 @@ def _size(n: Numbers) -> str | None:
     if target > _FAR * prediction:
         return "the target is far larger"
     between = abs(n["target mean"] - n["prediction mean"])
-    return "their means are far apart" if between > 3 * max(target, prediction) else "alike"  # noqa: PLR2004
+    return "their means are far apart" if between > 3 * max(target, prediction) else "alike"
 
 
 def _is_apart(one: Sequence[float], other: Sequence[float]) -> bool:
     """Whether two pairs of mean and deviation are of another scale."""
     small, large = sorted((one[1], other[1]))
-    return large > 3 * small or abs(one[0] - other[0]) > 2 * large > 0  # noqa: PLR2004
+    return large > 3 * small or abs(one[0] - other[0]) > 2 * large > 0
 
 
 def _mean(numbers: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
 """Calls of functions of torch, in some steps: a mode that is there only while somebody looks.
 
-Functions are not replaced for it, so that the other steps cost nothing. The mode lies below those of
-the program: each ``with`` of the program still takes its own mode out.
+Functions are not replaced for it, so that the other steps cost nothing. The mode lies below those
+of the program: each ``with`` of the program still takes its own mode out.
 
 `torch.compile` would trace the mode. A program that compiles is not looked at from then on.
 """

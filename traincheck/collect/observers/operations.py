@@ -8,6 +8,7 @@ but samples of up to 2,048 elements, from one step that is looked at to the next
 from __future__ import annotations
 
 import inspect
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -283,12 +284,12 @@ def _uses(lines: Mapping[_Key, _Line]) -> Iterator[OperationUse]:
         flat = torch.cat([waiting[place] for place in places])
         read.update(zip(places, next(read_together([flat]))))
     at = iter(range(len(waiting)))
-    for (look, function, place, of), line in lines.items():
+    for (look, function, line_of, of), line in lines.items():
         found: dict[str, list[float]] = {}
         for numbers in line.numbers:
-            for name, number in numbers.items():
-                value = read[next(at)] if torch.is_tensor(number) else number
-                if value == value:  # JSON has neither NaN nor infinity
+            for name, one in numbers.items():
+                value = read[next(at)] if torch.is_tensor(one) else float(one)
+                if not math.isnan(value):  # JSON has neither NaN nor infinity
                     found.setdefault(name, []).append(max(-_GREATEST, min(value, _GREATEST)))
         means = {name: sum(values) / len(values) for name, values in found.items()}
-        yield OperationUse(look, function, place, line.calls, means, of)
+        yield OperationUse(look, function, line_of, line.calls, means, of)

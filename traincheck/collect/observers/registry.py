@@ -15,6 +15,7 @@ from traincheck.collect.observers.hyperparameters import (
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
 from traincheck.collect.observers.loss_terms import LossTermObserver
 from traincheck.collect.observers.metric_uses import MetricObserver
+from traincheck.collect.observers.operations import OperationObserver
 from traincheck.collect.observers.origins.embedding_rows import EmbeddingRowObserver
 from traincheck.collect.observers.origins.loaded_generators import LoadedGeneratorObserver
 from traincheck.collect.observers.origins.loads import (
@@ -22,7 +23,6 @@ from traincheck.collect.observers.origins.loads import (
     LoadedParameterObserver,
     OptimizerValueObserver,
 )
-from traincheck.collect.observers.operations import OperationObserver
 from traincheck.collect.observers.outside_updates import (
     ExternalWriteObserver,
     StaleGradientObserver,

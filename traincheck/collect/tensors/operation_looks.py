@@ -1,7 +1,7 @@
 """Numbers of calls of torch's functions: what a mask hides, a limit changes, a softmax runs over.
 
-A look is a function that reads one call. Its numbers are floats or tensors of one element, which are
-on the device of the program. Up to 2,048 elements of a tensor are read, evenly spread.
+A look is a function that reads one call. Its numbers are floats or tensors of one element, which
+are on the device of the program. Up to 2,048 elements of a tensor are read, evenly spread.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def _reduction(call: Call) -> Numbers | None:
     if type(given) not in PLAIN_TYPES or not given.dim():
         return None
     place = 2 if call.name in _DIM_IS_THIRD else 1
-    dims = _dims(call.given(place, "dim", "axis"), given.dim())
+    is_whole = len(call.args) <= 1 and not {"dim", "axis", "other"} & set(call.kwargs)
+    dim = tuple(range(given.dim())) if is_whole else call.given(place, "dim", "axis")
+    dims = _dims(dim, given.dim())
     if dims is None:
         return None
     rows = next((len(one) for _, one in call.inputs if one.dim()), 0)
@@ -181,7 +183,11 @@ def _product(call: Call) -> Numbers | None:
             seen = few(one, 256)
             zero = seen == 0
             # Read when the step ends: `hidden` counts where `binary` is 1
-            return {"hidden": _share(zero), "binary": (zero | (seen == 1)).all().float()}
+            is_one = seen == 1
+            return {
+                "hidden": _share(zero),
+                "binary": ((zero | is_one).all() & is_one.any()).float(),
+            }
     return None
 
 
