@@ -1,4 +1,4 @@
-"""Functions that a program called, as the looks at single steps show them."""
+"""Functions that a program called, as they were seen in single steps."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Look(NamedTuple):
 
 @dataclass(slots=True)
 class OperationLooks:
-    """All looks at one line.
+    """The steps in which one line was looked at.
 
     Attributes:
-        looks: in their order.
+        looks: of these steps, in their order.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -74,10 +74,10 @@ class OperationLooks:
 
 
 class OperationsSeen(RunState):
-    """The functions of one process, by line.
+    """The functions that a process called, by line.
 
     Attributes:
-        lines: the looks at each.
+        lines: the steps in which each was looked at.
     """
 
     reads: ClassVar[Needs] = needs_of(OperationUses)

@@ -7,11 +7,11 @@ but samples of up to 2,048 elements, from one step that is looked at to the next
 
 from __future__ import annotations
 
-import inspect
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -24,6 +24,7 @@ from traincheck.collect.tensors.operation_looks import (
     Call,
     Numbers,
     of_tensor,
+    softmax_dim,
     targets_in_inputs,
 )
 from traincheck.collect.tensors.reading import PLAIN_TYPES
@@ -31,7 +32,6 @@ from traincheck.collect.trace_writer.call_site import where, where_program
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
-from traincheck.handlers import give_back
 from traincheck.schema.claims import Schedule
 from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.observations.operations import OperationUse, OperationUses
@@ -61,11 +61,12 @@ class _Line:
     """The calls of a function in a line, in this step."""
 
     calls: int = 0
+    over: int = 0  # the largest dim over which a softmax ran, in all calls
     numbers: list[Numbers] = field(default_factory=list)
 
 
 class OperationObserver(Observer):
-    """Looks at the calls of functions of torch."""
+    """Reads calls of functions of torch, with the inputs and outputs of models."""
 
     produces: ClassVar = (OperationUses,)
     hook: ClassVar = Hook.ON_INSTALL
@@ -143,13 +144,16 @@ class OperationObserver(Observer):
             place = place or where() or ""
             key = (look, name, place, "")
             line = self._line(key)
-            if line is None:
+            if line is None and look != "softmax":
                 continue
             em = self._session.local.em
             call = Call(
                 name, args, kwargs, result, em is not None and em.module is not None,
                 list(self._alive()), self._earlier.setdefault(key, {}),
             )  # fmt: skip
+            if line is None:
+                self._widen(key, call)
+                continue
             numbers = read(call)
             if numbers is None:
                 self._uncount(key, line)
@@ -172,6 +176,12 @@ class OperationObserver(Observer):
             line = self._lines[key] = _Line()
         line.calls += 1
         return line if len(line.numbers) < _CALLS else None
+
+    def _widen(self, key: _Key, call: Call) -> None:
+        """A later call may run over more elements, as in a loop over growing sequences."""
+        line, dim = self._lines.get(key), softmax_dim(call)
+        if line is not None and dim is not None:
+            line.over = max(line.over, call.result.shape[dim])
 
     def _uncount(self, key: _Key, line: _Line) -> None:
         """A call that shows nothing."""
@@ -253,11 +263,8 @@ def _named(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors that a module gets, by the names of its arguments."""
-    try:
-        names = list(inspect.signature(type(module).forward).parameters)[1:]
-    except (TypeError, ValueError) as error:
-        give_back(error)
-        names = []
+    code = getattr(getattr(type(module), "forward", None), "__code__", None)
+    names = list(code.co_varnames[1 : code.co_argcount]) if isinstance(code, CodeType) else []
     names += [str(place) for place in range(len(names), len(args))]
     given = [*zip(names, args), *kwargs.items()]
     parts = (
@@ -292,4 +299,6 @@ def _uses(lines: Mapping[_Key, _Line]) -> Iterator[OperationUse]:
                 if not math.isnan(value):  # JSON has neither NaN nor infinity
                     found.setdefault(name, []).append(max(-_GREATEST, min(value, _GREATEST)))
         means = {name: sum(values) / len(values) for name, values in found.items()}
+        if "over" in means:
+            means["over"] = max(line.over, *found["over"])
         yield OperationUse(look, function, line_of, line.calls, means, of)

@@ -89,17 +89,23 @@ def _dims(dim: Any, count: int) -> tuple[int, ...] | None:
     return tuple(one % count if count else 0 for one in found)
 
 
-def _softmax(call: Call) -> Numbers | None:
-    """The size of the dim, and how sharp and how even the weights are."""
+def softmax_dim(call: Call) -> int | None:
+    """The dim over which a softmax runs, from 0; None if it is not known."""
     result = call.result
     dims = _dims(call.given(1, "dim"), result.dim()) if is_readable(result) else None
-    if dims is None or not result.dim():
+    return dims[0] if dims and result.dim() else None
+
+
+def _softmax(call: Call) -> Numbers | None:
+    """The size of the dim, and how sharp and how even the weights are."""
+    result, dim = call.result, softmax_dim(call)
+    if dim is None:
         return None
-    rows = few(result.movedim(dims[0], -1), whole=1).float()
+    rows = few(result.movedim(dim, -1), whole=1).float()
     rows = rows.exp() if call.name.startswith("log") else rows
     top, low = rows.amax(-1), rows.amin(-1)
     return {
-        "over": float(result.shape[dims[0]]),
+        "over": float(result.shape[dim]),
         "sharp": _share(top >= _SHARP),
         "even": _share(top - low <= _EVEN * top),
     }
@@ -212,7 +218,7 @@ def _embedding(call: Call) -> Numbers | None:
         row = padding % len(weight)
         found["padding"] = _share(seen == row)
         if is_readable(weight):
-            found["size of padding"] = detached(weight)[row].float().abs().max()
+            found["size_of_padding"] = detached(weight)[row].float().abs().max()
     return found
 
 
@@ -248,7 +254,7 @@ def _recurrent(call: Call) -> Numbers | None:
     if isinstance(states, (tuple, list)) and len(states) == 2 and all(map(is_readable, states)):  # noqa: PLR2004
         both = [few(one) for one in states]
         found["zero"] = torch.stack([(one == 0).all() for one in both]).all().float()
-        found["one state"] = (both[0] == both[1]).all().float()
+        found["one_state"] = (both[0] == both[1]).all().float()
     return found
 
 
@@ -257,10 +263,10 @@ def spread(name: str, seen: torch.Tensor) -> Numbers:
     values = seen.float()
     low, high = values.aminmax()
     return {
-        f"{name} low": low,
-        f"{name} high": high,
-        f"{name} mean": values.mean(),
-        f"{name} deviation": values.std(correction=0),
+        f"{name}_low": low,
+        f"{name}_high": high,
+        f"{name}_mean": values.mean(),
+        f"{name}_deviation": values.std(correction=0),
     }
 
 
@@ -271,7 +277,7 @@ def _loss(call: Call) -> Numbers | None:
         return None
     found: Numbers = {
         "gradient": float(given.requires_grad),
-        "gradient of target": float(target.requires_grad),
+        "gradient_of_target": float(target.requires_grad),
         "elements": float(target.numel()),
     }
     seen = few(target)
@@ -289,7 +295,7 @@ def _loss(call: Call) -> Numbers | None:
         found["equal"] = (few(given) == few(target)).all().float()
     if call.name in _OF_CLASSES and given.dim() > 1:
         rows = few(given.movedim(1, -1), whole=1).float()
-        found["sums to 1"] = ((rows.sum(-1) - 1).abs() < 1e-3).all().float() * (rows >= 0).all()  # noqa: PLR2004
+        found["sums_to_1"] = ((rows.sum(-1) - 1).abs() < 1e-3).all().float() * (rows >= 0).all()  # noqa: PLR2004
     if is_readable(call.result) and call.result.numel() == 1:
         found["loss"] = detached(call.result).reshape(()).float()
     earlier = call.earlier.get("target")
@@ -331,7 +337,7 @@ def targets_in_inputs(call: Call) -> Iterator[tuple[str, Numbers]]:
             yield name, {"feature": ((theirs == mine).all(0).any() & changes).float()}
         elif given.dim() == 2 and own.numel() in (rows * width, rows * (width - 1)) and width > 3:  # noqa: PLR2004
             mine = own.reshape(rows, -1)[:_MOST_ROWS]
-            yield name, {f"shift {shift}": _agrees(mine, theirs, shift) for shift in SHIFTS}
+            yield name, {f"shift_{shift}": _agrees(mine, theirs, shift) for shift in SHIFTS}
 
 
 def _agrees(target: torch.Tensor, given: torch.Tensor, shift: int) -> torch.Tensor:
@@ -354,7 +360,7 @@ def _even(call: Call) -> Numbers | None:
         return None
     seen = few(result, 256)
     low, high = seen.aminmax()
-    return {"one value": (low == high).float(), "value": low.float()}
+    return {"one_value": (low == high).float(), "value": low.float()}
 
 
 _SOME = 8  # elements: fewer are one value by chance
@@ -369,7 +375,7 @@ def of_tensor(tensor: torch.Tensor, earlier: dict[str, torch.Tensor]) -> Numbers
     found["whole"] = (seen == seen.round()).all().float() if seen.dtype in FLOATS else 1.0
     if tensor.dim() > 1 and len(tensor) > 1:
         rows = few(tensor, 512)
-        found["rows alike"] = (rows == rows[:1]).all().float() if len(rows) > 1 else 0.0
+        found["rows_alike"] = (rows == rows[:1]).all().float() if len(rows) > 1 else 0.0
     sample = few(tensor, 128)
     before = earlier.get("value")
     if before is not None and before.shape == sample.shape:
