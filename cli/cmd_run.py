@@ -176,7 +176,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
             trace=trace,
             check=check_command_line(directory, options),
             is_probed=options["probe"],
-            facts=card_of(live.facts.facts(), shipped()).unusual,
+            facts=card_of(report.facts, shipped()).unusual,
             card=f"traincheck facts {shlex.quote(str(directory))}" if is_kept else "",
         )
         write_summary(summary)

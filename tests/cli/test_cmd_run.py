@@ -285,7 +285,9 @@ def test_a_fault_of_a_reader_of_facts_does_not_end_the_check(run, capsys, monkey
     monkeypatch.setattr(Updates, "_call", lambda *_: 1 / 0)
     run.events = BROKEN
     assert run("train.py") == 1
-    assert "TC201 error" in capsys.readouterr().err
+    err = " ".join(capsys.readouterr().err.split())
+    assert "TC201 error" in err
+    assert "facts are missing: their reader Updates failed with ZeroDivisionError" in err
 
 
 def test_the_summary_is_bounded_and_shows_whole_fixes(run, capsys, monkeypatch) -> None:
