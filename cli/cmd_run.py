@@ -218,12 +218,13 @@ def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck)
 
 def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_id: str) -> Settings:
     from traincheck.collect.launch.settings import Settings
+    from traincheck.facts.table import needs_of_facts
 
     given = {name: options[name] for name in ("every", "warmup") if options[name] is not None}
     return Settings(
         directory=str(directory.absolute()),
         run_id=run_id,
-        needs=engine.needs,
+        needs=engine.needs | needs_of_facts(),
         whole="every" in given,
         fold="every" not in given and not options["invariants"],
         probe=options["probe"],
