@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from traincheck.check.run_overview import RunOverview
 from traincheck.collect.launch.signals import ProgramStopper
 from traincheck.errors import OutputError
-from traincheck.facts.book import FactBook
 from traincheck.live.checked import CheckNotes
 from traincheck.live.following import Following, Listener, Sending
 from traincheck.report.run_summary import RunSummary, write_run_summary
@@ -46,9 +45,10 @@ _PATIENCE_S = 2.0  # then the user is told what is waited for
 def engine_for(
     command: Sequence[str], invariants: Sequence[str], config: Config, *, rules: bool = True
 ) -> Engine:
-    """The checks of a program that is about to run."""
+    """The checks of a program that is about to run, and the readers of its facts."""
     from traincheck.api import make_engine
     from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
+    from traincheck.facts.table import READERS
 
     program = program_in(command)
     return make_engine(
@@ -57,6 +57,7 @@ def engine_for(
         config=config,
         sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
         program=lambda: program,
+        followers=READERS,
     )
 
 
@@ -82,7 +83,6 @@ class LiveCheck:
 
     Attributes:
         watcher: takes in the events for a page, if it is set before the start.
-        facts: of the run so far.
     """
 
     def __init__(
@@ -105,7 +105,6 @@ class LiveCheck:
         self._limit = limit
         self._notifier = notifier
         self.watcher: Watcher | None = None
-        self.facts = FactBook()
         self._ended = threading.Event()
         self._is_abandoned = False
         self._is_partial = False
@@ -137,7 +136,7 @@ class LiveCheck:
             self._reader,
             [self._lines, notes],
             baseline=self._baseline,
-            watch=[one.take for one in (self.facts, self.watcher) if one is not None],
+            watch=() if self.watcher is None else (self.watcher.take,),
         )
         if self._notifier is not None:
             self._following.listeners.append(Sending(self._notifier, self._following))

@@ -176,7 +176,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
             trace=trace,
             check=check_command_line(directory, options),
             is_probed=options["probe"],
-            facts=card_of(live.facts.facts(), shipped()).unusual,
+            facts=card_of(report.facts, shipped()).unusual,
             card=f"traincheck facts {shlex.quote(str(directory))}" if is_kept else "",
         )
         write_summary(summary)
@@ -218,12 +218,13 @@ def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck)
 
 def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_id: str) -> Settings:
     from traincheck.collect.launch.settings import Settings
+    from traincheck.facts.table import needs_of_facts
 
     given = {name: options[name] for name in ("every", "warmup") if options[name] is not None}
     return Settings(
         directory=str(directory.absolute()),
         run_id=run_id,
-        needs=engine.needs,
+        needs=engine.needs | needs_of_facts(),
         whole="every" in given,
         fold="every" not in given and not options["invariants"],
         probe=options["probe"],

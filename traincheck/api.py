@@ -15,6 +15,7 @@ from traincheck.check.suppression.source_files import SourceFiles, program_in, t
 from traincheck.check.wording.sentences import ending
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
+from traincheck.facts.table import READERS
 from traincheck.relations.registry import RELATIONS
 from traincheck.rules.docs import docs_of
 from traincheck.rules.options import configured
@@ -29,6 +30,7 @@ from traincheck.store.manifest import is_going_on, one_step_in
 
 if TYPE_CHECKING:
     from traincheck.facts.card import Card
+    from traincheck.readings.provider import Follower
     from traincheck.report.facts_source import File
     from traincheck.schema.claims import Invariant
     from traincheck.schema.protocols import Rule
@@ -75,6 +77,7 @@ def check(
         config=config,
         sources=SourceFiles(lambda: root_of(reader), trusted_folders(run)),
         program=lambda: program_of(reader),
+        followers=READERS,
     )
     return check_source(engine, reader)
 
@@ -89,17 +92,15 @@ def facts(run: str | Path, population: str | Path | None = None) -> Card:
     Raises:
         TraceFormatError, UsageError: ``run`` or ``population`` is not usable.
     """
-    from traincheck.facts.book import FactBook
     from traincheck.facts.card import card_of, head_of
     from traincheck.facts.population import read_population, shipped
     from traincheck.store.reader import TraceReader
 
     known = shipped() if population is None else shipped() | read_population(Path(population))
     reader = TraceReader(run, may_be_empty=True)
-    book, engine, overview = FactBook(), make_engine(), RunOverview()
+    engine, overview = make_engine(followers=READERS), RunOverview()
     sources: list[MarkEvent] = []
     for event in reader.events():
-        book.observe(event)
         engine.observe(event)
         overview.add(event)
         if isinstance(event, MarkEvent) and event.text == Sources.text:
@@ -107,7 +108,7 @@ def facts(run: str | Path, population: str | Path | None = None) -> Card:
     report = conclude(engine, reader)
     script = program_of(reader).replace("\\", "/").rpartition("/")[2]
     head = head_of(overview, script, report.steps)
-    return card_of(book.facts(), known, report.findings, head, sources)
+    return card_of(report.facts, known, report.findings, head, sources)
 
 
 def annotated_source(run: str | Path, card: Card) -> list[File]:
@@ -128,18 +129,19 @@ def make_engine(
     config: Config | None = None,
     sources: SourceFiles | None = None,
     program: Callable[[], str] = str,
+    followers: Sequence[type[Follower]] = (),
 ) -> Engine:
     """An engine for the selected checks; arguments as for `check`.
 
     ``sources`` reads the source of the run; None for none. ``program`` returns the script of the
-    run, possibly from the trace.
+    run, possibly from the trace. ``followers`` are the readers of its facts.
     """
     config = (config or Config()).narrowed(select, ignore)
     learned = _distinct(i for path in invariants for i in read_invariants(path))
     kept = [i for i in learned if _is_chosen(i.hypothesis.relation, config)]
     chosen = chosen_rules(config)
     policy = SuppressionPolicy(config.suppress, sources, program)
-    return Engine(kept, chosen if rules else (), RELATIONS, policy)
+    return Engine(kept, chosen if rules else (), RELATIONS, policy, followers)
 
 
 def chosen_rules(config: Config) -> tuple[Rule, ...]:

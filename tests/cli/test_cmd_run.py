@@ -27,9 +27,10 @@ from traincheck.collect.launch.launcher import Outcome
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.launch.signals import ProgramStopper
 from traincheck.facts.loop import Updates
+from traincheck.facts.table import needs_of_facts
 from traincheck.report.run_summary import RunSummary
 from traincheck.rules.table import RULES
-from traincheck.schema.claims import Hypothesis, Invariant
+from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Invariant
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import write_invariants
@@ -134,14 +135,18 @@ def test_reports_are_written_in_every_format_asked_for(run, tmp_path) -> None:
     assert "TC201" in (tmp_path / "b.sarif").read_text()
 
 
-def test_what_the_checks_need_is_recorded(run) -> None:
+def test_what_the_checks_and_the_facts_need_is_recorded(run) -> None:
     run("--every", "5", "--warmup", "2", "--select", "TC201", "train.py")
     (rule,) = [rule for rule in RULES if rule.info.code == "TC201"]
     needs = run.settings.needs
     assert needs is not None
     assert needs | rule.needs == needs
     assert (run.settings.every, run.settings.warmup) == (5, 2)
-    assert needs.kinds <= rule.needs.kinds | {"mark", "step", "checkpoint"}
+    facts = needs_of_facts()
+    assert needs | facts == needs
+    assert needs.kinds == rule.needs.kinds | facts.kinds | {"mark", "step", "checkpoint"}
+    assert needs.calls == rule.needs.calls | facts.calls
+    assert BATCH_CONTENT not in needs.states  # to read whole batches is not cheap
 
 
 @pytest.mark.parametrize(
@@ -285,7 +290,9 @@ def test_a_fault_of_a_reader_of_facts_does_not_end_the_check(run, capsys, monkey
     monkeypatch.setattr(Updates, "_call", lambda *_: 1 / 0)
     run.events = BROKEN
     assert run("train.py") == 1
-    assert "TC201 error" in capsys.readouterr().err
+    err = " ".join(capsys.readouterr().err.split())
+    assert "TC201 error" in err
+    assert "facts are missing: their reader Updates failed with ZeroDivisionError" in err
 
 
 def test_the_summary_is_bounded_and_shows_whole_fixes(run, capsys, monkeypatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 
 from traincheck.check.context.violation_context import ViolationContext
@@ -18,15 +19,17 @@ from traincheck.check.monitors.subscriptions import (
     RunSubscriptions,
     Subscription,
     failure_text,
+    follower_failure,
     prepare,
 )
 from traincheck.check.process import Process
 from traincheck.check.run_overview import RunOverview, SavedCheckpoints
 from traincheck.check.verdicts import TraceView, instrument_named, reasons, verdicts_of
 from traincheck.handlers import give_back
-from traincheck.readings.provider import RunStates
+from traincheck.readings.provider import Follower, RunStates
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent, OptimizerEvent, StepEvent
+from traincheck.schema.facts import Fact, over_ranks
 from traincheck.schema.findings import CheckInfo, Finding, Report, Violation
 from traincheck.schema.marks import LIFECYCLE_CHANGES, Marks
 from traincheck.schema.protocols import EventSource, Relation, Rule
@@ -45,10 +48,12 @@ class Engine:
         rules: built-in checks; the default is none, pass ``traincheck.rules.all_rules()`` for all.
         relations: by name, those the invariants refer to.
         suppress: returns why a violation is not to be reported; None to report it.
+        followers: classes of readers that follow each process but workers of loaders. They judge
+            nothing, and share the run states of the checks.
 
     Attributes:
         suppress: as given.
-        needs: the events that any check needs.
+        needs: the events that any check needs. Those of followers are not among them.
     """
 
     def __init__(
@@ -57,7 +62,9 @@ class Engine:
         rules: Iterable[Rule] = (),
         relations: Mapping[str, Relation] | None = None,
         suppress: Suppress | None = None,
+        followers: Sequence[type[Follower]] = (),
     ) -> None:
+        self._followers = followers
         self._checks = prepare(invariants, rules, relations or {})
         run_states = RunStates()
         self._run = RunSubscriptions(
@@ -144,7 +151,21 @@ class Engine:
                 self._note_failure(subscription, error)
         self._notes += self._run.incomplete
         self._note_skipped_invariants()
-        return self.so_far()
+        facts = self.facts()  # a reader that fails here is noted
+        return replace(self.so_far(), facts=facts)
+
+    def facts(self) -> list[Fact]:
+        """The facts of all processes so far. A fact that all ranks show alike is one."""
+        found: list[tuple[int, Fact]] = []
+        for (rank, _), process in self._processes.items():
+            for subscription in process.subscriptions:  # a new list takes its place when one fails
+                if subscription.follower is not None:
+                    try:
+                        found += [(rank, fact) for fact in subscription.follower.facts()]
+                    except Exception as error:  # see _feed
+                        give_back(error)
+                        self._fail(process, subscription, error)
+        return over_ranks(found)
 
     def so_far(self) -> Report:
         """The report of the events so far; more may follow."""
@@ -190,11 +211,14 @@ class Engine:
         key = (event.rank, event.stream.partition("-")[0])
         process = self._processes.get(key)
         if process is None:
-            view = TraceView()
+            view, followers = TraceView(), self._followers
             if isinstance(event, MarkEvent) and event.text == Marks.PROCESS:
                 view = TraceView.from_mark(event)
+                followers = () if event.data.get("worker") else followers
             calls = self._context.recent_calls(event.rank, view)
-            process = self._processes[key] = Process(self._checks, view, self._run, calls)
+            process = Process(self._checks, view, self._run, calls, followers)
+            self._processes[key] = process
+            self._notes += process.notes
         return process
 
     def _control(self, process: Process, event: Event) -> Sequence[Violation]:
@@ -277,8 +301,10 @@ class Engine:
         self._note_failure(failed, error)
 
     def _note_failure(self, failed: Subscription, error: Exception) -> None:
-        names = joined(failed.check_ids, 1)
-        self._notes.append(f"{names} was switched off: {failure_text(error)}")
+        if failed.check_ids:
+            names = joined(failed.check_ids, 1)
+            self._notes.append(f"{names} was switched off: {failure_text(error)}")
+        self._notes += [follower_failure(reader, error) for reader in failed.readers]
 
     def _totals(self) -> tuple[dict[str, str], dict[str, int]]:
         processes = [self._processes[key] for key in sorted(self._processes)]

@@ -1,4 +1,4 @@
-"""The monitors of one process of a run."""
+"""The monitors and followers of one process of a run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from traincheck.check.monitors.subscriptions import (
     RunSubscriptions,
     Subscription,
     failure_text,
+    follower_failure,
+    follower_subscription,
     invariant_subscription,
     plain_subscription,
     rule_subscription,
@@ -26,7 +28,7 @@ from traincheck.check.monitors.subscriptions import (
 from traincheck.check.verdicts import TraceView
 from traincheck.handlers import give_back
 from traincheck.readings.programs import file_of
-from traincheck.readings.provider import Router, RunStates
+from traincheck.readings.provider import Follower, Router, RunStates
 from traincheck.schema.claims import Invariant, Schedule
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Violation
@@ -38,6 +40,14 @@ _Choice = Callable[[tuple[Invariant, ...], str | None], tuple[Invariant, ...]]
 class Process:
     """The monitors of one process. Each process has its own monitors.
 
+    Args:
+        checks: those of the run.
+        view: what the process recorded.
+        run: monitors of the whole run.
+        calls: see ``recent_calls``.
+        followers: classes of readers, which share the run states of the monitors. A reader is left
+            out if its events were not recorded: their absence proves nothing.
+
     Attributes:
         router: gives the subscriptions of an event.
         subscriptions: of this process alone, run states first.
@@ -47,16 +57,23 @@ class Process:
         unobservable: id of a check -> why it cannot be decided here.
         steps: number of steps that ended.
         recorded_steps: number of those that sampling recorded.
+        notes: on followers that could not be made.
     """
 
     def __init__(
-        self, checks: Checks, view: TraceView, run: RunSubscriptions, calls: RecentCalls | None
+        self,
+        checks: Checks,
+        view: TraceView,
+        run: RunSubscriptions,
+        calls: RecentCalls | None,
+        followers: Sequence[type[Follower]] = (),
     ) -> None:
         self.recent_calls = calls
         self.record_call = None if calls is None else calls.calls.append
         self.unobservable: dict[str, str] = {}
         self.steps = 0
         self.recorded_steps = 0
+        self.notes: list[str] = []
         self._checks = checks
         self._view = view
         self.subscriptions: list[Subscription] = []
@@ -74,6 +91,8 @@ class Process:
             first = len(self.subscriptions)
             self._subscribe_invariants(renamed_to_program)
             self._provisional = self.subscriptions[first:]
+        for kind in followers:
+            self._follow(kind)
         self.subscriptions[:0] = state_subscriptions(self.subscriptions, self._run_states)
         self._shared = run.usable(self._is_observable)
         self.router = self._make_router()
@@ -196,6 +215,14 @@ class Process:
             )
 
         self._subscribe(subscribe, ids)
+
+    def _follow(self, kind: type[Follower]) -> None:
+        if self._view.missing_for(kind.needs) is None:
+            try:
+                self.subscriptions.append(follower_subscription(kind, self._run_states))
+            except Exception as error:  # a broken reader must not disable the others
+                give_back(error)
+                self.notes.append(follower_failure(kind.__qualname__, error))
 
     def _subscribe(self, make: Callable[[], Subscription], ids: tuple[str, ...]) -> None:
         try:

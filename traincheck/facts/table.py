@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from traincheck.facts import evaluation, loop, operations, rows, signal
 from traincheck.facts.kinds import Kinds
 from traincheck.facts.reader import FactReader
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import BATCH_CONTENT, Needs
 
 READERS: tuple[type[FactReader], ...] = (
     *signal.READERS,
@@ -18,8 +20,11 @@ KINDS = Kinds(kind for reader in READERS for kind in reader.kinds)
 
 
 def needs_of_facts() -> Needs:
-    """All that a trace must hold for these facts."""
+    """The events that a recording takes for facts by default: those that cost little.
+
+    Fingerprints of the content of batches are not among them.
+    """
     found = Needs()
     for reader in READERS:
         found |= reader.needs
-    return found
+    return replace(found, states=found.states - {BATCH_CONTENT})

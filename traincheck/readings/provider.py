@@ -9,11 +9,12 @@ subscribers costs one dictionary lookup, whatever the number of monitors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar, cast
 
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import KINDS, Event
+from traincheck.schema.facts import Fact
 from traincheck.schema.marks import LIFECYCLE_CHANGES, ROLES
 from traincheck.schema.protocols import Monitor
 
@@ -98,6 +99,32 @@ class StateMonitor(StateUser, Monitor, Protocol):
     """
 
     observes: ClassVar[Needs]
+
+
+class Follower(Protocol):
+    """A reader of one process that gives no verdict, but facts (facts/reader.py).
+
+    Attributes:
+        needs: the events that the trace must hold. They reach the run states that it uses.
+        observes: the events that it gets itself.
+        uses: the kinds of run states that it uses.
+    """
+
+    needs: ClassVar[Needs]
+    observes: ClassVar[Needs]
+    uses: ClassVar[Sequence[type[RunState]]]
+
+    def bind(self, run_states: RunStates) -> None:
+        """Store the run states that it uses. Called once, before the first event."""
+        ...
+
+    def observe(self, event: Event) -> None:
+        """Enter an event."""
+        ...
+
+    def facts(self) -> Iterable[Fact]:
+        """The facts of the process so far."""
+        ...
 
 
 def uses_of(user: object) -> Sequence[type[RunState]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from traincheck.schema.values import Value
 
@@ -43,3 +45,22 @@ class Fact:
     def share(self) -> float:
         """In which part of the looks the class was seen, in (0, 1]."""
         return self.count / self.looks if self.looks else 1.0
+
+
+def over_ranks(found: Iterable[tuple[int, Fact]]) -> list[Fact]:
+    """The facts of all ranks, each with its rank, as facts of the run.
+
+    A fact that all ranks show alike is one. A rank that shows no fact at all does not count.
+    """
+    alike: dict[Any, dict[int, Fact]] = defaultdict(dict)
+    everywhere: set[int] = set()
+    for rank, fact in found:
+        everywhere.add(rank)
+        alike[fact.key, fact.seen_as].setdefault(rank, fact)
+    return [
+        replace(
+            next(iter(by_rank.values())),
+            ranks=() if set(by_rank) == everywhere else tuple(sorted(by_rank)),
+        )
+        for by_rank in alike.values()
+    ]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from traincheck.schema.claims import Context, Row
 from traincheck.schema.events import Event
+from traincheck.schema.facts import Fact
 from traincheck.schema.record import Record
 from traincheck.schema.shown import finding_line, report_line
 
@@ -386,6 +387,7 @@ class Report:
         is_partial: a part of the run was not recorded, or not read.
         saves: the checkpoints that the run wrote, the latest of each file.
         ended: how the program failed, if it did.
+        facts: what readers saw in the whole run; empty before it has ended, and without readers.
     """
 
     events: int
@@ -408,6 +410,7 @@ class Report:
     presentation: Presentation = field(default_factory=Presentation)
     checked_steps: int = 0
     ended: Ending | None = None
+    facts: Sequence[Fact] = ()
 
     def __repr__(self) -> str:
         return f"<report: {report_line(self)}>"

@@ -1,4 +1,4 @@
-"""Subscriptions: monitors, and the run states they use, with the events that each of them gets.
+"""Subscriptions: monitors and followers, and the run states they use, each with its events.
 
 A rule with ``scope = "run"`` has one monitor for the whole run, which is subscribed in the router
 of each process. It waits until every rank has ended a step (readings/distributed/ranks.py), so the
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from traincheck.check.monitors.invariant_monitor import InvariantMonitor
 from traincheck.check.monitors.program_filter import programs_by_invariant
-from traincheck.readings.provider import RunState, RunStates, StateMonitor, uses_of
+from traincheck.readings.provider import Follower, RunState, RunStates, StateMonitor, uses_of
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Violation
@@ -23,7 +23,7 @@ from traincheck.schema.protocols import Monitor, Relation, Rule, is_for_run
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Subscription:
-    """A monitor with the checks that it serves, or a run state with its users.
+    """A monitor with the checks that it serves, a follower, or a run state with its users.
 
     Most events give a monitor nothing to judge. Observing and judging are therefore two functions:
     `judge` is called only with a result of `observe` that is not empty. This saves a call for each
@@ -33,6 +33,7 @@ class Subscription:
         events: the events that it is given.
         needs: what a trace must hold, so that it can go on.
         check_ids: the checks that it serves.
+        readers: names of the followers that it serves.
         observe: takes an event, and returns what there is to judge.
         judge: turns a result of ``observe`` into violations.
         finish: returns the violations that are certain at the end of the run.
@@ -40,6 +41,7 @@ class Subscription:
         uses: the run states that are fed before it.
         is_run_state: whether it is a run state.
         is_learned: whether it judges invariants.
+        follower: the one that is fed by it; None for a monitor and a run state.
     """
 
     events: Needs
@@ -52,6 +54,13 @@ class Subscription:
     uses: Sequence[type[RunState]] = ()
     is_run_state: bool = False
     is_learned: bool = False
+    readers: tuple[str, ...] = ()
+    follower: Follower | None = None
+
+    @property
+    def serves(self) -> frozenset[str]:
+        """The checks and the followers that it serves."""
+        return frozenset((*self.check_ids, *self.readers))
 
 
 def rule_subscription(rule: Rule, run_states: RunStates) -> Subscription:
@@ -91,6 +100,23 @@ def invariant_subscription(
     )
 
 
+def follower_subscription(kind: type[Follower], run_states: RunStates) -> Subscription:
+    """Subscribe a new follower; ``run_states`` holds those that it may use."""
+    follower = run_states.bind(kind())
+    return Subscription(
+        events=follower.observes,
+        needs=follower.needs,
+        check_ids=(),
+        observe=follower.observe,
+        judge=_as_found,
+        finish=tuple,
+        triggered=dict,
+        uses=follower.uses,
+        readers=(kind.__qualname__,),
+        follower=follower,
+    )
+
+
 def plain_subscription(monitor: Monitor, events: Needs) -> Subscription:
     """Subscribe a monitor that serves no check."""
     return Subscription(
@@ -125,6 +151,7 @@ def state_subscriptions(users: Sequence[Subscription], run_states: RunStates) ->
             more = user.needs.delivered | user.events if kind.reads is None else kind.reads
             subscription.events = subscription.events | more
             subscription.check_ids += user.check_ids
+            subscription.readers += user.readers
     return list(found.values())
 
 
@@ -184,8 +211,8 @@ class RunSubscriptions:
 def without_dependents(
     subscriptions: Iterable[Subscription], failed: Subscription
 ) -> list[Subscription]:
-    """All but ``failed`` and the monitors that serve no other checks than it does."""
-    return [s for s in subscriptions if not set(s.check_ids) <= set(failed.check_ids)]
+    """All but ``failed`` and those that serve no other checks and followers than it does."""
+    return [s for s in subscriptions if not s.serves <= failed.serves]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,3 +303,8 @@ def prepare(
 def failure_text(error: Exception) -> str:
     """Why a check was disabled, when it raised ``error``."""
     return f"the check failed with {type(error).__name__}: {error}"
+
+
+def follower_failure(reader: str, error: Exception) -> str:
+    """A note on a follower that raised ``error``."""
+    return f"facts are missing: their reader {reader} failed with {type(error).__name__}: {error}"
