@@ -72,7 +72,7 @@ def evaluate(model, loader):
 
 
 def main():
-    seed = int(sys.argv[1])
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 40
     torch.manual_seed(seed)
     train = DataLoader(Arrivals(seed), 32, shuffle=True, collate_fn=collate)

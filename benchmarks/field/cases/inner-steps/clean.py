@@ -76,7 +76,7 @@ class Meta(nn.Module):
 
 
 def main():
-    seed = int(sys.argv[1])
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 40
     torch.manual_seed(seed)
     train, test = Waves(seed), Waves(seed + 1)

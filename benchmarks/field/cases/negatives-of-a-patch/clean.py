@@ -58,7 +58,7 @@ def score(model, memory, data, patch):
 
 
 def main():
-    seed = int(sys.argv[1])
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 45
     torch.manual_seed(seed)
     g = torch.Generator().manual_seed(seed)

@@ -80,7 +80,7 @@ def pck(model, loader):
 
 
 def main():
-    seed = int(sys.argv[1])
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 45
     torch.manual_seed(seed)
     train = DataLoader(KeypointDataset(seed, 240), batch_size=16, shuffle=True)

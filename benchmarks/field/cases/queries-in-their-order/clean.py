@@ -83,7 +83,7 @@ def evaluate(model, source, episodes=8):
 
 
 def main():
-    seed = int(sys.argv[1])
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 80
     torch.manual_seed(seed)
     train, val = Classes(seed, 60), Classes(seed + 500, 20)

@@ -85,7 +85,7 @@ def evaluate(net, seed, games=6):
 
 
 def main():
-    seed = int(sys.argv[1])
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     frames = int(sys.argv[2]) if len(sys.argv) > 2 else 500
     random.seed(seed)
     np.random.seed(seed)

@@ -77,7 +77,7 @@ def evaluate(model, loader):
 
 
 def main():
-    seed = int(sys.argv[1])
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     micro = int(sys.argv[2]) if len(sys.argv) > 2 else 132
     torch.manual_seed(seed)
     loader = DataLoader(clips(seed), 8, shuffle=True, drop_last=True)
