@@ -189,5 +189,5 @@ def test_an_unknown_name_is_an_error(capsys) -> None:
 def test_a_recorder_without_probes_is_said(monkeypatch) -> None:
     monkeypatch.setattr(bench, "can_probe", lambda: False)
     trial = bench.Trial(mode=judging.PROBE, case=next(iter(CASES.values())))
-    line = bench.outcome(trial, None, bench.How(view="full", references=1))
+    line = bench.outcome(trial, None, bench.How(view="full", references=1), None)
     assert line["skipped"] == bench.NO_PROBE
