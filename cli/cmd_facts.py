@@ -35,7 +35,7 @@ _MOST_RUNS = 2
 @click.option(
     "--annotate", is_flag=True, help="Print the source of the run with facts beside its lines."
 )
-@click.option("--all", "everything", is_flag=True, help="Show all usual facts, none folded.")
+@click.option("--all", "everything", is_flag=True, help="Show all facts, none folded.")
 @click.option(
     "--format",
     "form",
@@ -102,7 +102,7 @@ def facts(
         if form == "json":
             shown.write_json(shown.contrasts_json(found, card, cards[1]), sys.stdout)
         else:
-            shown.write_contrasts_text(found, card, cards[1], sys.stdout)
+            shown.write_contrasts_text(found, card, cards[1], sys.stdout, everything=everything)
         return
     if annotate:
         shown.write_annotated_text(api.annotated_source(runs[0], card), sys.stdout)

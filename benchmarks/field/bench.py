@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -150,7 +151,8 @@ def outcome(trial: Trial, recordings: Recordings, how: How, cards: Cards) -> Lin
         assert pipeline is not None
         return {**line, **judge_healthy(*reports(recordings, [pipeline], "python", mode, how))}
     except (harness.CommandFailedError, subprocess.TimeoutExpired, TraincheckError) as error:
-        return {**line, "error": str(error)}
+        missing = re.search(r"ModuleNotFoundError: (.*)", str(error))
+        return {**line, "skipped": missing[1]} if missing else {**line, "error": str(error)}
 
 
 def case_table(lines: Sequence[Line]) -> Table:
