@@ -2,7 +2,7 @@
 
     python -m benchmarks.field [--mode rules,probe,twin,facts,contrast]
         [--population known,fresh] [--case NAME,...] [--healthy [NAME,...]] [--references N]
-        [--view rules|full] [--json FILE] [--keep FOLDER | --recorded FOLDER]
+        [--view rules|full] [--json FILE] [--markdown FILE] [--keep FOLDER | --recorded FOLDER]
 
 Modes: ``rules`` records a program and applies the built-in rules. ``probe`` records it with
 ``--probe`` and applies them, so it shows rules and probes together. ``twin`` applies only the
@@ -39,6 +39,7 @@ from benchmarks.field.cards import (
     judge_contrast,
     judge_healthy_card,
     judge_healthy_contrast,
+    markdown,
 )
 from benchmarks.field.case import (
     FRESH,
@@ -265,6 +266,7 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
         "--view", choices=VIEWS, default=FULL, help="what is recorded for rules and probes"
     )
     parser.add_argument("--json", type=Path, help="write the result here, with every finding")
+    parser.add_argument("--markdown", type=Path, help="write a table of facts and contrast here")
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--keep", type=Path, help="keep recordings here, and use those found here")
     kept.add_argument("--recorded", type=Path, help="judge the recordings found here, record none")
@@ -323,4 +325,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "lines": lines,
         },
     )
+    if options.markdown:
+        cases = [one.case for one in todo if one.case is not None]
+        table = markdown(dict.fromkeys(cases), lines)
+        options.markdown.write_text(table, encoding="utf-8")
     return int(bool(troubles(lines)))

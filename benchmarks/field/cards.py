@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.field.case import FieldCase
-from benchmarks.field.judging import NOTHING, OTHER, RIGHT, Line, contains, text_of
+from benchmarks.field.judging import (
+    CONTRAST,
+    FACTS,
+    NOTHING,
+    OTHER,
+    RIGHT,
+    Line,
+    contains,
+    text_of,
+)
 from benchmarks.silent_bugs.recordings import Recordings
 from traincheck import api
 from traincheck.facts.card import Card
@@ -123,6 +132,24 @@ def judge_healthy_contrast(good: Seen, seen: Seen) -> Line:
         "said": [_told(one) for one in found],
         "alarms": [line.text for line in seen.card.findings],
     }
+
+
+def markdown(cases: Iterable[FieldCase], lines: Iterable[Line]) -> str:
+    """The results of both modes as a table of Markdown, a row for each case."""
+    known = {(line["name"], line["mode"]): line for line in lines}
+    rows = ["| report | cause | card | place | A B | differences |", "|---|---|---|---|---|---|"]
+    for case in cases:
+        card, contrast = (known.get((case.name, mode), {}) for mode in (FACTS, CONTRAST))
+        cells = [f"[`{case.name}`]({case.source})", case.title.replace("|", "\\|")]
+        cells += [_verdict(card), str(card.get("position") or "")]
+        cells += [_verdict(contrast), str(contrast.get("lines", ""))]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _verdict(line: Line) -> str:
+    found = line.get("verdict", "not run")
+    return f"{found}, {line['code']}" if line.get("code") else found
 
 
 def _cause(position: int | None, line: CardLine | None) -> dict[str, Any]:

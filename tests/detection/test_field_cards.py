@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import harness, population
 from benchmarks.field import bench, judging
-from benchmarks.field.cards import Cards, Seen, judge_card, judge_contrast
+from benchmarks.field.cards import Cards, Seen, judge_card, judge_contrast, markdown
 from benchmarks.field.case import load_cases
 from benchmarks.silent_bugs.recordings import Recordings
 from traincheck.facts.card import card_of
@@ -64,6 +64,15 @@ def test_a_contrast_names_the_cause_by_one_line_of_either_side() -> None:
     assert (line["verdict"], line["lines"], line["lines without a bug"]) == (judging.RIGHT, 1, 0)
     same = judge_contrast(CASE, seen(CLIPPED), seen(CLIPPED), seen(SCHEDULE))
     assert (same["verdict"], same["lines"], same["lines without a bug"]) == (judging.NOTHING, 0, 2)
+
+
+def test_the_table_has_a_row_for_each_case() -> None:
+    card = judge_card(CASE, seen(CLIPPED, STILL), seen(CLIPPED))
+    lines = [{**card, "name": CASE.name, "mode": judging.FACTS}]
+    *_, row = markdown([CASE], lines).splitlines()
+    cells = [cell.strip() for cell in row.split("|")][1:-1]
+    assert cells[2:] == ["right cause, loop.optimizers", "1", "not run", ""]
+    assert CASE.source in cells[0]
 
 
 def test_totals_count_places_and_what_named_the_cause() -> None:
