@@ -25,6 +25,7 @@ from benchmarks.field.judging import (
     contains,
     text_of,
 )
+from benchmarks.harness import ROOT
 from benchmarks.silent_bugs.recordings import Recordings
 from traincheck import api
 from traincheck.facts.card import Card
@@ -135,12 +136,13 @@ def judge_healthy_contrast(good: Seen, seen: Seen) -> Line:
 
 
 def markdown(cases: Iterable[FieldCase], lines: Iterable[Line]) -> str:
-    """The results of both modes as a table of Markdown, a row for each case."""
+    """The results of both modes as a table of Markdown for docs/, a row for each case."""
     known = {(line["name"], line["mode"]): line for line in lines}
     rows = ["| report | cause | card | place | A B | differences |", "|---|---|---|---|---|---|"]
     for case in cases:
         card, contrast = (known.get((case.name, mode), {}) for mode in (FACTS, CONTRAST))
-        cells = [f"[`{case.name}`]({case.source})", case.title.replace("|", "\\|")]
+        source = (case.folder / "case.json").relative_to(ROOT).as_posix()
+        cells = [f"[`{case.name}`](../{source})", case.title.replace("|", "\\|")]
         cells += [_verdict(card), str(card.get("position") or "")]
         cells += [_verdict(contrast), str(contrast.get("lines", ""))]
         rows.append(f"| {' | '.join(cells)} |")

@@ -72,7 +72,7 @@ def test_the_table_has_a_row_for_each_case() -> None:
     *_, row = markdown([CASE], lines).splitlines()
     cells = [cell.strip() for cell in row.split("|")][1:-1]
     assert cells[2:] == ["right cause, loop.optimizers", "1", "not run", ""]
-    assert CASE.source in cells[0]
+    assert f"cases/{CASE.name}/case.json" in cells[0]
 
 
 def test_totals_count_places_and_what_named_the_cause() -> None:
