@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -121,6 +122,21 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, Any]
             return status, usage
         time.sleep(0.005)
     raise subprocess.TimeoutExpired(process.args, timeout_s)
+
+
+@contextlib.contextmanager
+def warm_processes() -> Iterator[None]:
+    """Start programs as copies of a process that has torch loaded, as tests do (tests/warm.py)."""
+    from tests import warm
+
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        end = warm.start(Path(folder))
+        warm.use(os.environ[warm.ADDRESS])
+        try:
+            yield
+        finally:
+            warm.use("")
+            end()
 
 
 def command(name: str, python: str = sys.executable) -> str:

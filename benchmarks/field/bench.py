@@ -1,12 +1,15 @@
 """The field benchmark: record public reports and healthy pipelines, check, judge, print.
 
-    python -m benchmarks.field [--mode rules,probe,twin] [--population known,fresh]
-        [--case NAME,...] [--healthy [NAME,...]] [--references N] [--view rules|full]
-        [--json FILE] [--keep FOLDER]
+    python -m benchmarks.field [--mode rules,probe,twin,facts,contrast]
+        [--population known,fresh] [--case NAME,...] [--healthy [NAME,...]] [--references N]
+        [--view rules|full] [--json FILE] [--markdown FILE] [--keep FOLDER | --recorded FOLDER]
 
 Modes: ``rules`` records a program and applies the built-in rules. ``probe`` records it with
 ``--probe`` and applies them, so it shows rules and probes together. ``twin`` applies only the
-invariants learned from a run of the clean program with other seeds, or from several.
+invariants learned from a run of the clean program with other seeds, or from several. ``facts``
+records both as ``traincheck run`` does, and judges the lines of the buggy card that the clean card
+does not have. ``contrast`` is ``traincheck facts A B``: the clean program with another seed against
+the buggy one. ``--recorded`` judges kept recordings of these two modes and records nothing.
 
 Exits with 1 when a clean program or healthy pipeline has a finding of severity warning or above,
 or a program fails; with 2 when a name is unknown.
@@ -15,6 +18,8 @@ or a program fails; with 2 when a name is unknown.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,6 +33,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import harness
+from benchmarks.field.cards import (
+    Cards,
+    judge_card,
+    judge_contrast,
+    judge_healthy_card,
+    judge_healthy_contrast,
+    markdown,
+)
 from benchmarks.field.case import (
     FRESH,
     KNOWN,
@@ -37,6 +50,8 @@ from benchmarks.field.case import (
     load_cases,
 )
 from benchmarks.field.judging import (
+    CONTRAST,
+    FACTS,
     MODES,
     NOTHING,
     OTHER,
@@ -103,7 +118,25 @@ def reports(
     return [recordings.check(run, learned) for run in runs]
 
 
-def outcome(trial: Trial, recordings: Recordings, how: How) -> Line:
+def judged_cards(trial: Trial, cards: Cards) -> Line:
+    """The result of a trial in the mode *facts* or *contrast*."""
+    case, pipeline = trial.case, trial.pipeline
+    script = case.clean if case else pipeline
+    launcher = case.launcher if case else "python"
+    assert script is not None
+    clean = cards.seen(script, launcher)
+    buggy = cards.seen(case.buggy, launcher) if case else None
+    if trial.mode == FACTS:
+        if case is None or buggy is None:
+            return judge_healthy_card(clean)
+        return judge_card(case, buggy, clean)
+    good = cards.seen(script, launcher, is_reseeded=True)
+    if case is None or buggy is None:
+        return judge_healthy_contrast(good, clean)
+    return judge_contrast(case, good, buggy, clean)
+
+
+def outcome(trial: Trial, recordings: Recordings, how: How, cards: Cards) -> Line:
     """Run one trial. A program that fails is a result, not the end of the table."""
     case, pipeline, mode = trial.case, trial.pipeline, trial.mode
     line: Line = {"mode": mode, "population": case.population if case else HEALTHY}
@@ -111,20 +144,23 @@ def outcome(trial: Trial, recordings: Recordings, how: How) -> Line:
     if mode == PROBE and not can_probe():
         return {**line, "skipped": NO_PROBE}
     try:
+        if mode in (FACTS, CONTRAST):
+            return {**line, **judged_cards(trial, cards)}
         if case is not None:
             buggy, clean = reports(recordings, [case.buggy, case.clean], case.launcher, mode, how)
             return {**line, **judge(case, buggy, clean)}
         assert pipeline is not None
         return {**line, **judge_healthy(*reports(recordings, [pipeline], "python", mode, how))}
     except (harness.CommandFailedError, subprocess.TimeoutExpired, TraincheckError) as error:
-        return {**line, "error": str(error)}
+        missing = re.search(r"ModuleNotFoundError: (.*)", str(error))
+        return {**line, "skipped": missing[1]} if missing else {**line, "error": str(error)}
 
 
 def case_table(lines: Sequence[Line]) -> Table:
     """Cases, a row for each mode."""
-    table = Table("case", "mode", "found", "by", "place", "all codes", "alarms on clean")
+    table = Table("case", "mode", "found", "by", "place", "all codes", "alarms on clean", "lines")
     for line in lines:
-        cells = ["[red]failed[/red]" if "error" in line else "not run", "", "", "", ""]
+        cells = ["[red]failed[/red]" if "error" in line else "not run", *[""] * 5]
         if "verdict" in line:
             color = {RIGHT: "green", OTHER: "yellow", NOTHING: "red"}[line["verdict"]]
             cells = [
@@ -133,6 +169,7 @@ def case_table(lines: Sequence[Line]) -> Table:
                 str(line["position"] or ""),
                 " ".join(line["codes"]),
                 str(len(line["alarms"]) or ""),
+                str(line.get("lines", "")),
             ]
         table.add_row(line["name"], line["mode"], *cells)
     return table
@@ -150,11 +187,13 @@ def healthy_table(lines: Sequence[Line]) -> Table:
 
 
 def totals_table(lines: Sequence[Line]) -> Table:
-    """Sums for each population and mode."""
-    rows = totals(lines)
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(str(value or "") for value in row.values()))
+    """Sums, a column for each population and mode; what none of them has is left out."""
+    columns = totals(lines)
+    table = Table("", *(f"{column.pop('population')}\n{column.pop('mode')}" for column in columns))
+    for key in columns[0]:
+        values = [column[key] for column in columns]
+        if any(value is not None and value != 0 for value in values):
+            table.add_row(key, *("" if value is None else str(value) for value in values))
     return table
 
 
@@ -227,8 +266,14 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
         "--view", choices=VIEWS, default=FULL, help="what is recorded for rules and probes"
     )
     parser.add_argument("--json", type=Path, help="write the result here, with every finding")
-    parser.add_argument("--keep", type=Path, help="keep recordings here, and use those found here")
-    return parser.parse_args(argv)
+    parser.add_argument("--markdown", type=Path, help="write a table of facts and contrast here")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--keep", type=Path, help="keep recordings here, and use those found here")
+    kept.add_argument("--recorded", type=Path, help="judge the recordings found here, record none")
+    options = parser.parse_args(argv)
+    if options.recorded and not {FACTS, CONTRAST}.issuperset(options.mode):
+        parser.error("--recorded needs --mode facts, contrast, or both")
+    return options
 
 
 def trials(options: argparse.Namespace) -> list[Trial]:
@@ -262,11 +307,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.jobs) as pool:
-        folder = options.keep or Path(scratch)
+        folder = options.recorded or options.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        recordings = Recordings(folder)
+        recordings = Recordings(folder, is_complete=options.recorded is not None)
+        cards = Cards(recordings)
         how = How(view=options.view, references=options.references)
-        lines = list(pool.map(lambda trial: outcome(trial, recordings, how), todo))
+        with contextlib.nullcontext() if options.recorded else harness.warm_processes():
+            lines = list(pool.map(lambda trial: outcome(trial, recordings, how, cards), todo))
     show(lines)
     harness.write_json(
         options.json,
@@ -278,4 +325,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "lines": lines,
         },
     )
+    if options.markdown:
+        cases = [one.case for one in todo if one.case is not None]
+        table = markdown(dict.fromkeys(cases), lines)
+        options.markdown.write_text(table, encoding="utf-8")
     return int(bool(troubles(lines)))

@@ -30,6 +30,7 @@ class FieldCase:
         population: ``known`` or ``fresh``.
         says: a finding names the cause when it contains one word of every group.
         twin: the same for invariants, which name effects; by default ``says``.
+        facts: the same for facts, which state what was seen; by default ``says``.
         first_step: the first training step that the bug affects.
     """
 
@@ -42,6 +43,7 @@ class FieldCase:
     launcher: str
     says: Groups
     twin: Groups
+    facts: Groups
 
     @property
     def name(self) -> str:
@@ -64,7 +66,7 @@ _KINDS = {
     "launcher": str,
     "says": list,
 }
-_OPTIONAL = {"twin": list}
+_OPTIONAL = {"twin": list, "facts": list}
 
 
 def load_case(folder: Path, population: str = KNOWN) -> FieldCase:
@@ -83,8 +85,8 @@ def load_case(folder: Path, population: str = KNOWN) -> FieldCase:
     if wrong:
         raise FieldCaseError(f"{path}: {'; '.join(wrong)}")
     says = _groups(values.pop("says"))
-    twin = _groups(values.pop("twin", None)) or says
-    return FieldCase(folder=folder, population=population, says=says, twin=twin, **values)
+    others = {key: _groups(values.pop(key, None)) or says for key in _OPTIONAL}
+    return FieldCase(folder=folder, population=population, says=says, **others, **values)
 
 
 def _groups(value: Sequence[Sequence[str]] | None) -> Groups:
@@ -111,7 +113,7 @@ def _faults(values: dict[str, Any]) -> list[str]:
     wrong += [f"{key} is empty" for key in ("title", "root_cause") if not values[key].strip()]
     wrong += [
         f"{key} must hold groups of words"
-        for key in ("says", "twin")
+        for key in ("says", *_OPTIONAL)
         if key in values and not _are_groups(values[key])
     ]
     return wrong

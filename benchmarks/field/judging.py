@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ from benchmarks.lab import Report, alarms
 
 Line = dict[str, Any]
 
-RULES, PROBE, TWIN = "rules", "probe", "twin"
-MODES = (RULES, PROBE, TWIN)
+RULES, PROBE, TWIN, FACTS, CONTRAST = "rules", "probe", "twin", "facts", "contrast"
+MODES = (RULES, PROBE, TWIN, FACTS, CONTRAST)
+AMONG_FIRST = (5, 8)  # lines of a card that a person surely reads
 RIGHT, OTHER, NOTHING = "right cause", "other cause", "nothing"
 
 
@@ -94,14 +96,25 @@ def totals(lines: Sequence[Line]) -> list[Line]:
 
 def _sum(lines: Sequence[Line], population: str, mode: str) -> Line:
     verdicts = [line.get("verdict") for line in lines]
+    places = [line["position"] for line in lines if line.get("position")]
+    by = [line.get("by") for line in lines]
     return {
         "population": population,
         "mode": mode,
         "programs": len(lines),
         **{verdict: verdicts.count(verdict) for verdict in (RIGHT, OTHER, NOTHING)},
-        "first": sum(1 for line in lines if line.get("position") == 1),
+        "first": places.count(1),
+        **{f"in {most}": sum(1 for place in places if place <= most) for most in AMONG_FIRST},
+        **{f"by {what}": by.count(what) for what in ("finding", "advice", "fact")},
+        "unusual": sum(1 for line in lines if line.get("is_unusual")),
+        **{key: _median(lines, key) for key in ("lines", "lines without a bug")},
         "as advice": sum(1 for line in lines if line.get("severity") == "info"),
         "with alarms": sum(1 for line in lines if line.get("alarms")),
         "failed": sum(1 for line in lines if "error" in line),
         "not run": sum(1 for line in lines if "skipped" in line),
     }
+
+
+def _median(lines: Sequence[Line], key: str) -> float | None:
+    values = [line[key] for line in lines if key in line]
+    return statistics.median(values) if values else None

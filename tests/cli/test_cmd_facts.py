@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.checking import net
 from tests.diff.run_pairs import write
 from traincheck.cli import main as entry
 from traincheck.facts.book import facts_of
-from traincheck.facts.population import encoded, population_of
+from traincheck.facts.population import encoded, population_of, read_population
 
 Command = Callable[..., int]
 
@@ -93,6 +94,73 @@ def test_own_programs_make_a_fact_usual(
     (row,) = [row for row in rows if row["kind"] == "signal.parameters that never change"]
     assert not row["unusual"]
     assert row["healthy_programs"] == 40
+
+
+def test_runs_are_counted_by_program_and_then_make_a_fact_usual(
+    command: Command, runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "bad_again", net().steps(9, not_updated=set(net().parameters())).build())
+    assert command(*runs, "bad_again", "--write-population", "mine.json") == 0
+    said = capsys.readouterr().err
+    assert f"2 of 3: {runs[1]}" in said
+    found = read_population(tmp_path / "mine.json")
+    assert found.programs == 3  # no script: each run is a program
+    assert found.showing["signal.parameters that never change", "all"] == 2
+    command(runs[1], "--population", "mine.json", "--format", "json")
+    rows = json.loads(capsys.readouterr().out)["facts"]
+    (row,) = [row for row in rows if row["kind"] == "signal.parameters that never change"]
+    assert row["healthy_programs"] >= 2
+
+
+def named(run: Path, **values: Any) -> Path:
+    """A run whose manifest has other values."""
+    path = run / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    return run
+
+
+def test_runs_of_one_script_are_one_program(
+    command: Command, runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for run in runs:
+        named(run, command=["python", "train.py"], cwd="/home/u", exit_status=0)
+    assert command(tmp_path, "--write-population", "mine.json") == 0
+    assert read_population(tmp_path / "mine.json").programs == 1
+
+
+def test_a_run_that_failed_is_left_out(
+    command: Command, runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named(runs[1], exit_status=3)
+    assert command(*runs, "--write-population", "mine.json") == 0
+    assert "left out: it ended with status 3" in capsys.readouterr().err
+    assert read_population(tmp_path / "mine.json").programs == 1
+    assert command(runs[1], "--write-population", "none.json") == 2
+    assert "no run of a program that ended with status 0" in capsys.readouterr().err
+    assert not (tmp_path / "none.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("missing", "--write-population", "mine.json"), "missing"),
+        (("broken", "--write-population", "mine.json"), "broken"),
+        (("good", "--write-population", "none/mine.json"), "none is not a directory"),
+    ],
+)
+def test_what_cannot_be_counted_is_named(
+    words: tuple[str, ...],
+    said: str,
+    command: Command,
+    runs: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "manifest.json").write_text("{")
+    assert command(*words) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "mine.json").exists()
 
 
 def test_source_without_a_copy_is_said(

@@ -38,7 +38,7 @@ every_case = together("case", CASES.values(), ids=lambda case: case.name)
 
 def test_there_are_enough_of_each() -> None:
     populations = [case.population for case in CASES.values()]
-    assert populations.count(KNOWN) == 26
+    assert populations.count(KNOWN) == 61
     assert populations.count(FRESH) >= 15
     assert len(healthy_pipelines()) >= 30
     assert len({case.source for case in CASES.values()}) == len(CASES)
@@ -77,7 +77,7 @@ def test_a_valid_case_is_read(tmp_path) -> None:
     case = load_case(written(tmp_path / "target"), FRESH)
     assert (case.name, case.population, case.first_step) == ("target", FRESH, 4)
     assert case.says == (("load_state_dict",), ("itself", "own"))
-    assert case.twin == case.says
+    assert case.twin == case.facts == case.says
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,7 @@ def test_a_valid_case_is_read(tmp_path) -> None:
         ({"says": []}, "says must hold groups of words"),
         ({"says": [["a"], []]}, "says must hold groups of words"),
         ({"twin": ["step"]}, "twin must hold groups of words"),
+        ({"facts": [["step", ""]]}, "facts must hold groups of words"),
     ],
 )
 def test_a_case_that_is_not_valid_is_refused(tmp_path, changes, said) -> None:
@@ -188,5 +189,5 @@ def test_an_unknown_name_is_an_error(capsys) -> None:
 def test_a_recorder_without_probes_is_said(monkeypatch) -> None:
     monkeypatch.setattr(bench, "can_probe", lambda: False)
     trial = bench.Trial(mode=judging.PROBE, case=next(iter(CASES.values())))
-    line = bench.outcome(trial, None, bench.How(view="full", references=1))
+    line = bench.outcome(trial, None, bench.How(view="full", references=1), None)
     assert line["skipped"] == bench.NO_PROBE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -12,7 +13,7 @@ from tests.checking import net
 from traincheck.diff.sources import Program, Source
 from traincheck.errors import UsageError
 from traincheck.facts.book import facts_of
-from traincheck.facts.card import Card, card_of
+from traincheck.facts.card import Card, Line, card_of
 from traincheck.facts.compare import contrasts
 from traincheck.facts.kinds import PARTS, Kind, Kinds, number_text
 from traincheck.facts.population import (
@@ -206,6 +207,55 @@ def test_a_subject_that_one_run_lacks_is_said_to_be_missing() -> None:
     stream = io.StringIO()
     write_contrasts_text([found], card([]), card([]), stream)
     assert "(not seen)" in stream.getvalue()
+
+
+def clears(of: str, seen_as: str = "one") -> Fact:
+    values = {"most": 4, "least": 1}
+    return Fact(kind="loop.zero_grad", of=of, seen_as=seen_as, values=values)
+
+
+def test_an_object_of_another_name_is_held_against_its_like() -> None:
+    assert contrasts(card([clears("opt0")]), card([clears("adam")])) == []
+    (found,) = contrasts(card([clears("opt0")]), card([clears("adam", "several")]))
+    assert [line.fact.of for line in (*found.a, *found.b)] == ["opt0", "adam"]
+    several = [clears("adam", "several"), clears("sgd", "varies")]
+    assert len(contrasts(card([clears("opt0")]), card(several))) == 3
+
+
+def test_usual_facts_of_an_object_that_one_run_does_not_use_are_one_line() -> None:
+    steps = Fact(kind="loop.backward passes", of="opt1", seen_as="one")
+    never = Fact(kind="loop.optimizers", of="opt1", seen_as="one never steps")
+    a, b = card([clears("opt1"), steps]), card([never])
+    found = contrasts(a, b)
+    assert [one.more for one in found] == [0, 1]
+    assert found[0].b[0].fact is never  # what is unusual is never folded
+    stream = io.StringIO()
+    write_contrasts_text(found, a, b, stream)
+    assert "and 1 usual fact more of opt1" in stream.getvalue()
+
+
+def test_more_than_a_dozen_differences_are_counted() -> None:
+    facts = [clears(f"opt{number}", "none") for number in range(15)]
+    a, b = card([]), card(facts)
+    found = contrasts(a, b)
+    texts = []
+    for everything in (False, True):
+        stream = io.StringIO()
+        write_contrasts_text(found, a, b, stream, everything=everything)
+        texts.append(stream.getvalue())
+    assert [text.count("steps without") for text in texts] == [12, 15]
+    assert "and 3 more: --all shows them" in texts[0]
+
+
+def test_findings_come_first_and_taste_last() -> None:
+    fact = Fact(kind="loop.optimizers", of="opt1", seen_as="one never steps")
+    lines = [
+        Line(replace(fact, kind=code, of=""), code, 0, 0, rarity, severity)
+        for code, rarity, severity in (("TC907", 0.001, "info"), ("TC202", 1.0, "error"))
+    ]
+    b = replace(card([fact]), lines=[*lines, *card([fact]).lines])
+    kinds = [line.fact.kind for one in contrasts(card([]), b) for line in one.lines]
+    assert kinds == ["TC202", "loop.optimizers", "TC907"]
 
 
 # -- beside the source

@@ -18,6 +18,7 @@ from traincheck.schema.places import short
 from traincheck.schema.words import all_printable, counted, printable
 
 _FOLDED = 2  # usual lines of a part that are told; the rest is counted
+_CONTRASTS = 12  # differences of two runs that are told; the rest is counted
 
 
 def write_facts_text(card: Card, stream: TextIO, *, everything: bool = False) -> None:
@@ -136,9 +137,12 @@ def _usual(lines: Sequence[Line], *, everything: bool) -> Iterator[tuple[str, st
             yield part if not number else "", line.text + more
 
 
-def write_contrasts_text(found: Sequence[Contrast], a: Card, b: Card, stream: TextIO) -> None:
-    """Write what two runs do differently: a line of each side."""
+def write_contrasts_text(
+    found: Sequence[Contrast], a: Card, b: Card, stream: TextIO, *, everything: bool = False
+) -> None:
+    """Write what two runs do differently: a line of each side, 12 differences by default."""
     console = page(stream)
+    shown = found if everything else found[:_CONTRASTS]
     with console.capture() as written:
         paragraph(console, Text(f"A: {printable(a.head)}"))
         paragraph(console, Text(f"B: {printable(b.head)}"))
@@ -149,16 +153,22 @@ def write_contrasts_text(found: Sequence[Contrast], a: Card, b: Card, stream: Te
             verb = "differs" if len(found) == 1 else "differ"
             head = f"{counted(len(found), 'fact')} {verb} in class, the most unusual first."
             paragraph(console, Text(head, style="bold"))
-        for one in found:
+        for one in shown:
             console.print()
             sides = (("A", one.a), ("B", one.b))
-            rows = [(name, _side(lines)) for name, lines in sides]
+            rows = [(name, _side(lines, one.more)) for name, lines in sides]
             table(console, [(f"{one.part}  {rows[0][0]}", rows[0][1]), rows[1]], indent=2)
+        if len(found) > len(shown):
+            console.print()
+            paragraph(console, Text(f"and {len(found) - len(shown):,} more: --all shows them"))
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
 
 
-def _side(lines: Sequence[Line]) -> str:
-    return "\n".join(printable(_text(line)) for line in lines) or "(not seen)"
+def _side(lines: Sequence[Line], more: int) -> str:
+    text = "\n".join(printable(_text(line)) for line in lines) or "(not seen)"
+    if lines and more:
+        text += f"\nand {counted(more, 'usual fact')} more of {printable(lines[0].fact.of)}"
+    return text
 
 
 def contrasts_json(found: Sequence[Contrast], a: Card, b: Card) -> dict[str, Any]:
@@ -168,7 +178,7 @@ def contrasts_json(found: Sequence[Contrast], a: Card, b: Card) -> dict[str, Any
         "b": b.head,
         "programs": b.programs,
         "differ": [
-            {"part": one.part, "rarity": one.rarity}
+            {"part": one.part, "rarity": one.rarity, "more": one.more}
             | {
                 name: [fact_row(line) for line in lines]
                 for name, lines in (("a", one.a), ("b", one.b))

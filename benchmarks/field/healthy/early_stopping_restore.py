@@ -18,7 +18,7 @@ model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(6
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
 schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
 best, best_state, patience = float("inf"), None, 0
-for epoch in range(12):  # noqa: B007
+for epoch in range(12):
     model.train()
     for index in torch.randperm(1000).split(50):
         loss = F.cross_entropy(model(train[index]), labels[:1000][index])
