@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts import evaluation, loop, rows, signal
+from traincheck.facts import copies, evaluation, loop, rows, settings, signal
 from traincheck.facts.kinds import Kinds
 from traincheck.facts.reader import FactReader
 from traincheck.schema.claims import Needs
@@ -11,6 +11,8 @@ READERS: tuple[type[FactReader], ...] = (
     *signal.READERS,
     *rows.READERS,
     *loop.READERS,
+    *settings.READERS,
+    *copies.READERS,
     *evaluation.READERS,
 )
 KINDS = Kinds(kind for reader in READERS for kind in reader.kinds)
