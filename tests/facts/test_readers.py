@@ -10,6 +10,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import net
+from tests.facts.state_cases import STATE_CASES
 from tests.ranks import merged
 from traincheck.facts.book import facts_of
 from traincheck.facts.operations import Operations
@@ -194,9 +195,14 @@ CASES: dict[tuple[str, str], Callable[[], TraceBuilder]] = {
     ("loop.clipping", "not known"): lambda: clipped(1.0, "nan", "nan", "nan"),
     ("loop.learning rate", "constant"): healthy,
     ("loop.learning rate", "zero"): lambda: rated(0.0, 0.0, 0.0, 0.0),
-    ("loop.learning rate", "falls"): lambda: rated(0.4, 0.3, 0.2, 0.1),
+    ("loop.learning rate", "falls"): lambda: rated(*[0.4] * 8, 0.3, 0.2, 0.18),
+    ("loop.learning rate", "falls a little"): lambda: rated(0.4, 0.39, 0.38, 0.37),
+    ("loop.learning rate", "falls to nothing"): lambda: rated(0.4, 0.3, 0.2, 0.1, 0.002),
     ("loop.learning rate", "rises"): lambda: rated(0.1, 0.2, 0.3, 0.4),
-    ("loop.learning rate", "rises, then falls"): lambda: rated(0.1, 0.2, 0.15, 0.1),
+    ("loop.learning rate", "rises, then stays"): lambda: rated(0.1, 0.2, 0.3, 0.4, *[0.4] * 4),
+    ("loop.learning rate", "rises, then falls"): lambda: rated(*[0.1] * 6, 0.2, 0.15, 0.08),
+    ("loop.learning rate", "rises, then falls a little"): lambda: rated(0.1, 0.2, 0.19, 0.18),
+    ("loop.learning rate", "rises, then falls to nothing"): lambda: rated(0.1, 0.2, 0.1, 0.001),
     ("loop.learning rate", "falls, then rises"): lambda: rated(0.3, 0.2, 0.1, 0.2),
     ("loop.learning rate", "goes up and down"): lambda: rated(0.1, 0.2, 0.1, 0.2),
     ("loop.learning rate", "jumps up"): lambda: rated(0.3, 0.2, 0.1, 0.05, 0.3),
@@ -236,6 +242,7 @@ CASES: dict[tuple[str, str], Callable[[], TraceBuilder]] = {
     ("evaluation.state that is kept", "lowest loss"): lambda: kept(0.9, 0.5, 0.7, saved_after=1),
     ("evaluation.state that is kept", "highest loss"): lambda: kept(0.9, 0.5, 0.7, saved_after=0),
     ("evaluation.state that is kept", "another"): lambda: kept(0.9, 0.5, 0.7, saved_after=2),
+    **STATE_CASES,
 }
 
 

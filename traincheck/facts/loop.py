@@ -21,6 +21,9 @@ from traincheck.schema.values import is_number, tensor_summary
 _FEW = 3  # updates: fewer show no pattern
 _JUMP = 3.0  # a rate that is another by this factor from one update to the next
 _NOISE = 1e-9  # a relative change of the rate below it is none
+_GONE = 0.02  # of the largest rate, at the end
+_LEFT = 2.0
+_MOSTLY = 0.5
 
 BACKWARDS = Kind(
     "loop.backward passes",
@@ -59,10 +62,17 @@ RATE = Kind(
     "loop.learning rate",
     {
         "constant": "the learning rate of {of} is {first} in all {updates:update}",
-        "rises": "the learning rate of {of} rises from {first} to {last}",
+        "rises": "the learning rate of {of} rises from {first} to {last} until the last update",
+        "rises, then stays": "the learning rate of {of} rises from {first} to {last}, and stays",
+        "falls to nothing": "the learning rate of {of} falls from {first} to {last}",
         "falls": "the learning rate of {of} falls from {first} to {last}",
+        "falls a little": "the learning rate of {of} falls from {first} to {last}",
+        "rises, then falls to nothing": "the learning rate of {of} rises from {first} to {top}, "
+        "then falls to {last}",
         "rises, then falls": "the learning rate of {of} rises from {first} to {top}, then falls "
         "to {last}",
+        "rises, then falls a little": "the learning rate of {of} rises from {first} to {top}, "
+        "then falls to {last}",
         "falls, then rises": "the learning rate of {of} falls from {first} to {low}, then rises "
         "to {last}",
         "goes up and down": "the learning rate of {of} goes up and down, from {low} to {top}",
@@ -331,6 +341,8 @@ def _bites(clip: _Clip) -> tuple[str, int, float | None]:
 
 def _course(rates: list[float]) -> tuple[str, Mapping[str, Any]]:
     """The class of a course of learning rates, and what its sentence names."""
+    if len(rates) > _FEW and rates[1] < rates[0] and rates[1] < rates[2]:
+        rates = rates[1:]  # a schedule that is stepped after the first update alone
     first, last, low, top = rates[0], rates[-1], min(rates), max(rates)
     values: dict[str, Any] = {
         "first": first, "last": last, "low": low, "top": top, "updates": len(rates),
@@ -350,11 +362,20 @@ def _course(rates: list[float]) -> tuple[str, Mapping[str, Any]]:
             at = {"before": before, "after": after, "update": number_text(place)}
             return "jumps up", {**values, **at}
     runs = [turn for place, turn in enumerate(turns) if not place or turn != turns[place - 1]]
-    if len(runs) == 1:
-        return "rises" if runs[0] else "falls", values
-    if len(runs) == 2:  # noqa: PLR2004
-        return "rises, then falls" if runs[0] else "falls, then rises", values
-    return "goes up and down", values
+    if runs == [True]:
+        stays = rates[-1 - len(rates) // 4] > (1 - _NOISE) * last
+        return "rises, then stays" if stays else "rises", values
+    if runs[-1] or len(runs) > 2:  # noqa: PLR2004
+        return "falls, then rises" if len(runs) == 2 else "goes up and down", values  # noqa: PLR2004
+    # A schedule that ends with the run leaves about one part in its number of updates
+    falls = (
+        "falls to nothing"
+        if last <= max(_GONE, _LEFT / len(rates)) * top
+        else "falls a little"
+        if last > _MOSTLY * top
+        else "falls"
+    )
+    return f"rises, then {falls}" if runs[0] else falls, values
 
 
 READERS = (Updates, Clips, Schedulers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.facts import evaluation, loop, operations, rows, signal
+from traincheck.facts import copies, evaluation, loop, operations, rows, settings, signal
 from traincheck.facts.kinds import Kinds
 from traincheck.facts.reader import FactReader
 from traincheck.schema.claims import BATCH_CONTENT, Needs
@@ -13,6 +13,8 @@ READERS: tuple[type[FactReader], ...] = (
     *signal.READERS,
     *rows.READERS,
     *loop.READERS,
+    *settings.READERS,
+    *copies.READERS,
     *evaluation.READERS,
     *operations.READERS,
 )

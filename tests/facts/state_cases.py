@@ -1,0 +1,171 @@
+"""Runs in the classes of kinds about states: copies, loads, settings, gradients, evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.builders import MLP, TraceBuilder
+from tests.checking import net
+from traincheck.schema.events import OptimizerEvent, ParamGroup
+from traincheck.schema.observations.loads import (
+    AverageDecay,
+    IneffectiveWrite,
+    LoadedHyperparameters,
+    LoadFollowed,
+    OverwrittenRates,
+)
+from traincheck.schema.observations.models import (
+    AuxiliaryEval,
+    AuxiliaryInitialNorms,
+    AuxiliaryTraining,
+    ModelStructure,
+)
+from traincheck.schema.torch_api import Families
+
+STEPS = 8
+Make = Callable[[], TraceBuilder]
+
+
+def healthy() -> TraceBuilder:
+    return net().steps(STEPS, eval_every=4)
+
+
+# -- copies
+
+
+def loaded(*changed: int | None, shared: int = 0) -> TraceBuilder:
+    run = net()
+    for number in changed:
+        run.step().load("Net", changed=number, entries=4, shared=shared, where="train.py:50")
+    return run
+
+
+def followed(**norms: float) -> TraceBuilder:
+    values = {"Net.fc1.weight": norms}
+    run = loaded(4).mark(
+        LoadFollowed.text, model="Net", where="train.py:50", step=1, parameters=4, values=values
+    )
+    return run.step()
+
+
+def averaged(decay: float, residual: float = 0.0) -> TraceBuilder:
+    about = {"model": "Copy", "model_class": "__main__.Net", "of": "Net"}
+    return net().step().mark(AverageDecay.text, **about, decay=decay, residual=residual)
+
+
+def structured(name: str, *classes: str) -> dict[str, Any]:
+    modules = {f"{name}.{place}": {"class": cls} for place, cls in enumerate(classes)}
+    return {"name": name, "class": f"__main__.{name}", "modules": modules}
+
+
+def beside(*weights: str, like: bool, text: str = AuxiliaryTraining.text) -> TraceBuilder:
+    """A model that no optimizer holds is used once in a step, with these weights."""
+    run = net().mark(ModelStructure.text, **structured("Net", "Linear", "Linear"))
+    run.mark(ModelStructure.text, **structured("Other", "Linear", "Linear" if like else "GRU"))
+    for one in weights:
+        run.step().mark(text, model="Other", **{"class": "__main__.Other"}, weights=one)
+    return run.step()
+
+
+# -- settings
+
+
+def grouped(*groups: tuple[float, str], **hyper: float) -> TraceBuilder:
+    """An optimizer whose groups have this decay, and parameters whose names end like this."""
+    run = TraceBuilder().process().model("Net", MLP)
+    known = run.parameters()
+    made = []
+    for number, (decay, ends) in enumerate(groups):
+        names = [name for name in known if ends and name.endswith(ends)]
+        settings = {"lr": 1e-3, "weight_decay": decay} | (hyper if number else {})
+        made.append(ParamGroup(settings, names, [known[name].identity for name in names]))
+    return run.add(OptimizerEvent, id="opt0", cls="torch.optim.adamw.AdamW", groups=tuple(made))
+
+
+def resumed(before: str, at_load: str, later: str, *, scheduler: bool = False) -> TraceBuilder:
+    run = net().step()
+    if scheduler:
+        api = "torch.optim.lr_scheduler.StepLR.step"
+        run.call(api, family=Families.SCHEDULER_STEP, owner="opt0")
+    run.load("opt0", owner="opt0", changed=9, entries=4)
+    setting = {"group": 0, "name": "lr", "before": before, "loaded": at_load, "later": later}
+    run.step().mark(
+        LoadedHyperparameters.text, owner="opt0", settings=[setting] if before else [], where=None
+    )
+    return run.step()
+
+
+def written(place: str) -> TraceBuilder:
+    return net().mark(
+        IneffectiveWrite.text, owner="opt0", place=place, name="lr", before="0.1", written="0.01",
+        in_force="0.1", where="train.py:9",
+    )  # fmt: skip
+
+
+def replaced() -> TraceBuilder:
+    return net().mark(
+        OverwrittenRates.text, owner="opt0", scheduler="torch.optim.lr_scheduler.StepLR",
+        written=[0.01], used=[0.1], scheduled=[0.1], where="train.py:9",
+    )  # fmt: skip
+
+
+STATE_CASES: Mapping[tuple[str, str], Make] = {
+    ("copies.loads", "none"): healthy,
+    ("copies.loads", "changes"): lambda: loaded(4, 4),
+    ("copies.loads", "some change nothing"): lambda: loaded(4, 0),
+    ("copies.loads", "change nothing"): lambda: loaded(0, 0),
+    ("copies.loads", "its own state"): lambda: loaded(0, 0, shared=4),
+    ("copies.loads", "not known"): lambda: loaded(None),
+    ("copies.first update after a load", "none"): healthy,
+    ("copies.first update after a load", "like the next"): lambda: followed(
+        jump=5.0, moved=0.2, back=5.1, later=0.1
+    ),
+    ("copies.first update after a load", "far"): lambda: followed(
+        jump=5.0, moved=4.0, back=5.1, later=0.1
+    ),
+    ("copies.first update after a load", "back"): lambda: followed(
+        jump=5.0, moved=5.0, back=0.1, later=0.1
+    ),
+    ("copies.average", "none"): healthy,
+    ("copies.average", "copied"): lambda: averaged(1e-9),
+    ("copies.average", "short"): lambda: averaged(0.5),
+    ("copies.average", "medium"): lambda: averaged(0.8),
+    ("copies.average", "long"): lambda: averaged(0.999),
+    ("copies.average", "another way"): lambda: averaged(0.999, 0.7),
+    ("copies.other models", "none"): healthy,
+    ("copies.other models", "written"): lambda: beside("a", "a", "b", like=True),
+    ("copies.other models", "never written"): lambda: beside("a", "a", like=False),
+    ("copies.other models", "never written, like the trained"): lambda: beside("a", "a", like=True),
+    ("copies.other models", "seen once"): lambda: beside("a", like=True),
+    ("copies.norm statistics", "none"): healthy,
+    ("copies.norm statistics", "no initial ones"): lambda: beside(
+        "a", "b", like=True, text=AuxiliaryEval.text
+    ),
+    ("copies.norm statistics", "initial"): lambda: beside(
+        "a", "b", like=True, text=AuxiliaryInitialNorms.text
+    ),
+    ("loop.weight decay", "none"): healthy,
+    ("loop.weight decay", "all alike"): lambda: grouped((0.1, "")).optimizer(weight_decay=0.1),
+    ("loop.weight decay", "weights alone"): lambda: grouped((0.1, "weight"), (0.0, "bias")),
+    ("loop.weight decay", "weights, all of them"): lambda: grouped((0.1, "weight")),
+    ("loop.weight decay", "biases in part"): lambda: grouped(
+        (0.1, "weight"), (0.1, "fc1.bias"), (0.0, "fc2.bias")
+    ),
+    ("loop.weight decay", "biases alike"): lambda: grouped((0.1, "weight"), (0.1, "bias"), lr=0.1),
+    ("loop.weight decay", "weights in part"): lambda: grouped(
+        (0.1, "fc1.weight"), (0.0, "fc2.weight"), (0.0, "bias")
+    ),
+    ("loop.parameter groups", "one"): healthy,
+    ("loop.parameter groups", "several"): lambda: grouped((0.1, "weight"), (0.0, "bias")),
+    ("loop.parameter groups", "an empty one"): lambda: grouped((0.1, "t"), (0.1, "s"), (0.0, "")),
+    ("loop.rate after a load", "no load"): healthy,
+    ("loop.rate after a load", "the same"): lambda: resumed("", "", ""),
+    ("loop.rate after a load", "loaded"): lambda: resumed("0.1", "0.01", "0.01", scheduler=True),
+    ("loop.rate after a load", "loaded over a given one"): lambda: resumed("0.1", "0.01", "0.01"),
+    ("loop.rate after a load", "given"): lambda: resumed("0.1", "0.01", "0.1"),
+    ("loop.rate after a load", "another"): lambda: resumed("0.1", "0.01", "0.001"),
+    ("loop.settings that are not used", "none"): healthy,
+    ("loop.settings that are not used", "written elsewhere"): lambda: written("state_dict"),
+    ("loop.settings that are not used", "replaced"): replaced,
+}
