@@ -37,6 +37,7 @@ ENDED = struct.Struct("!iddl")  # status, user and system time in s, memory in k
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "OPENBLAS", "KMP_", "TORCH", "LC_", "LANG")
 _OF_EACH = (
     "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONWARNINGS", "TORCHELASTIC",
+    "PYTHONUTF8",  # streams of a copy are UTF-8
     # Set by libraries, or for each rank
     "TORCH_NCCL", "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.builders import healthy_run
-from tests.relations.test_contract import LEARNED
+from tests.relations.test_contract import learned
 from traincheck.check.engine import Engine
 from traincheck.check.verdicts import (
     TraceView,
@@ -196,7 +196,7 @@ def all_needs() -> dict[str, Needs]:
     for name in preset_names():
         for one in read_invariants(preset_path(name)):
             found[f"{name}: {one.text}"] = RELATIONS[one.hypothesis.relation].needs(one.hypothesis)
-    for one in LEARNED.invariants:
+    for one in learned().invariants:
         found[f"learned: {one.text}"] = RELATIONS[one.hypothesis.relation].needs(one.hypothesis)
     return found
 

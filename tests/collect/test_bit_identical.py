@@ -24,7 +24,8 @@ CASES = {
     "copied": {},
     "compiled": {},
     "loader_workers-fork": {"UP_CONTEXT": "fork"},
-    "loader_workers-spawn": {"UP_CONTEXT": "spawn"},
+    # Each worker loads torch; that they are started again in each epoch is tried with fork.
+    "loader_workers-spawn": {"UP_CONTEXT": "spawn", "UP_EPOCHS": "1"},
 }
 SEED = {"UP_SEED": 5}
 

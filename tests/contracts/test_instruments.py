@@ -450,16 +450,18 @@ def test_each_instrument_can_be_taken_out_alone(tmp_path, is_last_first):
     before = everything()
     session = Session(Settings(directory=str(tmp_path), run_id="r", **SETTINGS))
     session.start()
+    here = everything()
     try:
         for instrument in session.installed[:: -1 if is_last_first else 1]:
-            here = everything()
             tops = {  # by the place: what is there, and whose it is
                 (id(each.holder), each.attribute): (each, getattr(each.holder, each.attribute), one)
                 for one in session.installed
                 for each in one.replaced
             }
             instrument.remove()
-            assert differences(here, everything()) or is_below(instrument, tops), instrument.name
+            found = everything()
+            assert differences(here, found) or is_below(instrument, tops), instrument.name
+            here = found
             assert all(
                 getattr(each.holder, each.attribute) is ours
                 for each, ours, owner in tops.values()

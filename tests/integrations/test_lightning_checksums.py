@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +35,8 @@ from traincheck.integrations.step_schedules import (
 from traincheck.store.checksum_layout import CHECKSUMS, STATISTICS, read_reports, to_layout
 from traincheck.store.reader import TraceReader
 
-lightning = pytest.importorskip("lightning")
+if importlib.util.find_spec("lightning") is None:
+    pytest.skip("needs Lightning", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)
@@ -43,24 +46,33 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-class Lit(lightning.LightningModule):  # type: ignore[misc,name-defined]
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.norm = nn.Linear(4, 8), nn.BatchNorm1d(8)
-        self.frozen, self.head = nn.Linear(8, 8), nn.Linear(8, 1)
-        self.frozen.requires_grad_(False)
+@cache
+def lit() -> Any:
+    """A class of Lightning, which takes seconds to import."""
+    import lightning
 
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        hidden = self.frozen(self.norm(self.body(batch[0])))
-        return nn.functional.mse_loss(self.head(torch.relu(hidden)), batch[1])
+    class Lit(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.norm = nn.Linear(4, 8), nn.BatchNorm1d(8)
+            self.frozen, self.head = nn.Linear(8, 8), nn.Linear(8, 1)
+            self.frozen.requires_grad_(False)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=0.01)
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            hidden = self.frozen(self.norm(self.body(batch[0])))
+            return nn.functional.mse_loss(self.head(torch.relu(hidden)), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters(), lr=0.01)
+
+    return Lit
 
 
-def fit(*callbacks: Any, **options: Any) -> Lit:
+def fit(*callbacks: Any, **options: Any) -> Any:
+    import lightning
+
     torch.manual_seed(0)
-    model = Lit()
+    model = lit()()
     data = TensorDataset(torch.randn(12, 4), torch.randn(12, 1))
     trainer = lightning.Trainer(
         accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
@@ -168,9 +180,10 @@ def test_a_folder_that_cannot_be_written_is_said(
 
 
 def test_hooks_are_removed_when_training_fails(tmp_path: Path) -> None:
+    import lightning
     from torch.optim import optimizer as optimizers
 
-    class Broken(Lit):
+    class Broken(lit()):  # type: ignore[misc]
         def training_step(self, batch: Any, index: int) -> torch.Tensor:
             raise ValueError("it went wrong")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+from functools import cache
 from importlib.metadata import EntryPoint
 from itertools import pairwise
 
@@ -16,6 +17,7 @@ from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from tests.golden import Golden
 from tests.learning import Fed, decide, learn, report_of
 from traincheck import packages
+from traincheck.infer.engine import InferResult
 from traincheck.readings.provider import Router, roles_of
 from traincheck.relations import registry
 from traincheck.relations.order import Order
@@ -73,11 +75,16 @@ def rich_run() -> TraceBuilder:
 
 
 RICH = rich_run().build()
-LEARNED = learn(RICH)
+
+
+@cache
+def learned() -> InferResult:
+    """All that the rich run teaches."""
+    return learn(RICH)
 
 
 def of(relation) -> list[Hypothesis]:
-    return [i.hypothesis for i in LEARNED.invariants if i.hypothesis.relation == relation.name]
+    return [i.hypothesis for i in learned().invariants if i.hypothesis.relation == relation.name]
 
 
 @relations
@@ -93,7 +100,7 @@ def test_it_learns_something_from_a_rich_run(relation):
 
 @relations
 def test_a_run_it_learned_from_does_not_break_it(relation):
-    mine = [i for i in LEARNED.invariants if i.hypothesis.relation == relation.name]
+    mine = [i for i in learned().invariants if i.hypothesis.relation == relation.name]
     verdicts = report_of(mine, RICH).verdicts
     assert set(verdicts.values()) == {Verdict.HELD}
     assert len(verdicts) == len(mine)
@@ -178,7 +185,7 @@ def test_it_says_each_claim_in_words_of_its_own(relation):
 
 @relations
 def test_the_sentences_of_its_claims(relation: Relation, golden: Golden) -> None:
-    golden.each(i for i in LEARNED.invariants if i.hypothesis.relation == relation.name)
+    golden.each(i for i in learned().invariants if i.hypothesis.relation == relation.name)
 
 
 @relations
@@ -191,8 +198,8 @@ def test_chance_falls_with_every_example_and_a_claim_implies_itself(relation):
 
 def test_what_is_learned_survives_the_file(tmp_path):
     path = tmp_path / "invariant.json"
-    write_invariants(path, LEARNED.invariants, {}, LEARNED.runs)
-    assert read_invariants(path) == LEARNED.invariants
+    write_invariants(path, learned().invariants, {}, learned().runs)
+    assert read_invariants(path) == learned().invariants
     jsonschema.validate(orjson.loads(path.read_bytes()), orjson.loads(SCHEMA_FILE.read_bytes()))
     again = report_of(read_invariants(path), RICH)
     assert set(again.verdicts.values()) == {Verdict.HELD}

@@ -6,6 +6,7 @@ import ast
 import inspect
 import pickle
 import re
+from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -51,13 +52,16 @@ def defined(path: Path) -> list[str]:
     ]
 
 
-MODULES = {path: codes for path in sorted(FOLDER.glob("*/*.py")) if (codes := defined(path))}
+@cache
+def modules() -> dict[Path, list[str]]:
+    """Codes of the rules that each module defines."""
+    return {path: codes for path in sorted(FOLDER.glob("*/*.py")) if (codes := defined(path))}
 
 
 def test_tables_and_folders_agree() -> None:
     codes = [rule.info.code for rule in RULES]
     assert codes == sorted(set(codes))
-    assert sorted(code for found in MODULES.values() for code in found) == codes
+    assert sorted(code for found in modules().values() for code in found) == codes
 
 
 def folders() -> dict[int, str]:
@@ -77,7 +81,7 @@ def test_the_tables_give_the_folder_of_each_code() -> None:
     known = folders()
     wrong = [
         f"{code} is in {path.parent.name}, not in {known.get(int(code[2:]))}"
-        for path, codes in MODULES.items()
+        for path, codes in modules().items()
         for code in codes
         if known.get(int(code[2:])) != path.parent.name
     ]
@@ -87,7 +91,7 @@ def test_the_tables_give_the_folder_of_each_code() -> None:
 
 def test_a_module_is_named_by_its_one_rule_or_by_its_family() -> None:
     names = {rule.info.code: docs_of(rule).name.replace("-", "_") for rule in RULES}
-    for path, codes in MODULES.items():
+    for path, codes in modules().items():
         if len(codes) == 1 and path.stem.startswith("tc"):
             assert path.stem == f"{codes[0].lower()}_{names[codes[0]]}"
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 from tests.banned_words import BANNED_WORD
 from tests.checking import BY_CODE, Alone
@@ -14,9 +15,8 @@ from tests.together import together
 from traincheck.check.finding_builder import FindingBuilder
 from traincheck.check.wording.symptom_messages import SYMPTOM_MESSAGES
 from traincheck.rules.table import RULES
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Violation
 
-FOUND = {finding.code: finding for finding in findings()}
 # What says only where to look, or to do what somebody else says
 CONTENTLESS = re.compile(
     r"^(look at|check|see|read|do what|find what)\b[^,;:]*\.$|look at the call|as it should be",
@@ -28,12 +28,19 @@ TWO = f"Net.first.weight, {OTHER}"
 # But "the gradient of A, B is zero"
 DISAGREES = re.compile(rf"(?<!\bof )(?<!updates )(?<!over ){re.escape(TWO)} {SINGULAR}\b")
 
+
+@cache
+def told() -> dict[str, Finding]:
+    """The finding of each rule, by its code."""
+    return {finding.code: finding for finding in findings()}
+
+
 every_code = together("code", [rule.info.code for rule in RULES])
 
 
 @every_code
 def test_the_fix_says_what_to_do(code: str) -> None:
-    fix = FOUND[code].fix
+    fix = told()[code].fix
     assert len(fix.split()) >= 3
     assert fix[0].isupper() or "=" in fix.split()[1]
     assert not CONTENTLESS.search(fix), fix
@@ -41,7 +48,7 @@ def test_the_fix_says_what_to_do(code: str) -> None:
 
 @every_code
 def test_no_placeholder_or_foreign_word_is_left(code: str) -> None:
-    finding = FOUND[code]
+    finding = told()[code]
     for text in (finding.title, finding.message, finding.likely_cause, finding.fix):
         assert not re.search(r"\{[a-z]+[}|]", text), text
         assert not BANNED_WORD.search(text), text
@@ -115,7 +122,8 @@ def test_verbs_of_symptoms_agree_with_several_variables(symptom: Symptom) -> Non
 
 def test_numbers_agree_with_their_nouns() -> None:
     texts = {
-        code: f"{f.message} {f.expected} {f.observed} {f.likely_cause}" for code, f in FOUND.items()
+        code: f"{f.message} {f.expected} {f.observed} {f.likely_cause}"
+        for code, f in told().items()
     }
     one = re.compile(r"(?<![\d.])1 (times|calls|steps)\b")
     assert not {code: text for code, text in texts.items() if one.search(text)}

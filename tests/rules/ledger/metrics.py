@@ -10,11 +10,11 @@ import torch
 
 from tests.rules.ledger.programs import model
 
-torchmetrics = pytest.importorskip("torchmetrics")
 
-
-def _accuracy() -> Any:
-    return torchmetrics.classification.MulticlassAccuracy(num_classes=2, average="micro")
+def accuracy(**options: Any) -> Any:
+    """A metric of torchmetrics, which takes seconds to import."""
+    torchmetrics = pytest.importorskip("torchmetrics")
+    return torchmetrics.classification.MulticlassAccuracy(num_classes=2, **options)
 
 
 def epochs(
@@ -31,8 +31,8 @@ def epochs(
     """
     trained = model()
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
-    in_training = _accuracy()
-    in_evaluation = in_training if shares else _accuracy()
+    in_training = accuracy(average="micro")
+    in_evaluation = in_training if shares else accuracy(average="micro")
     values = []
     for _ in range(count):
         if resets == "phase":

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 from tests.builders import TraceBuilder
@@ -113,6 +112,8 @@ NEEDS = Needs(states=frozenset({"input@given"}), kinds=frozenset({"mark"}))
 def test_recorded_runs(
     tmp_path: Path, transform: Transform, other: Transform, is_wrong: bool, needs: Needs | None
 ) -> None:
+    from sklearn.datasets import load_digits
+
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(labels)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10))

@@ -126,6 +126,7 @@ def noisy_rows(model: nn.Module, step: int) -> torch.Tensor:
     return nn.functional.cross_entropy(model(FEATURES + noise), torch.arange(NODES) % 3)
 
 
+@pytest.mark.usefixtures("every_experiment")
 @pytest.mark.parametrize(
     ("kind", "loss", "reason"),
     [

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch import nn
 
@@ -63,13 +64,16 @@ def blamed(folder: Path, loop: list[Deed], every: int) -> set[str]:
     return {name for finding in findings for name in finding.variables}
 
 
-def test_single_steps_tell_nothing_that_all_steps_together_do_not(tmp_path: Path) -> None:
-    chance = random.Random(0)
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
+def test_single_steps_tell_nothing_that_all_steps_together_do_not(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
     found = 0
-    for number in range(40):
+    for number in range(20):
         loop, every = a_loop(chance), chance.randint(2, 4)
         whole = blamed(tmp_path / f"whole{number}", loop, 1)
         single = blamed(tmp_path / f"single{number}", loop, every)
         assert single <= whole, (loop, every)
         found += bool(single)
-    assert found >= 4
+    assert found >= 2

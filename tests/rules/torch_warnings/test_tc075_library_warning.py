@@ -12,7 +12,7 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import mentions
-from tests.rules.ledger.metrics import torchmetrics
+from tests.rules.ledger.metrics import accuracy
 from tests.rules.ledger.programs import model, recorded, train
 from traincheck.rules.torch_warnings.of_libraries import LIBRARY_FAULTS
 from traincheck.rules.torch_warnings.warned import Known
@@ -98,7 +98,7 @@ def test_texts_of_the_table_are_distinct() -> None:
 
 def computed_early() -> None:
     trained = model()
-    metric = torchmetrics.classification.MulticlassAccuracy(num_classes=2)
+    metric = accuracy()
     train(trained, _adam(trained), 2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
