@@ -16,13 +16,13 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from traincheck.errors import UsageError
 from traincheck.presets import preset_path
-from traincheck.report.registry import load_format
+from traincheck.report.registry import Format, load_format
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
@@ -129,7 +129,8 @@ def check(**options: Any) -> int:
     """Check a run with the built-in rules and with invariants of reference runs.
 
     The report shows the first finding in full, with its cause and fix. The other findings follow,
-    then a summary of the checks that ran and of those that could not be decided.
+    then a summary of the checks that ran and of those that could not be decided. Without a finding,
+    the most unusual facts of a finished run follow.
 
     \b
     Examples:
@@ -154,7 +155,7 @@ def check(**options: Any) -> int:
     """  # noqa: D301  # click reads the escape
     _reject_stray_args(options["trace"], options["stray"])
     formats = [
-        (load_format(options["form"]), options["output"]),
+        (_main_format(options), options["output"]),
         *reports_of(options["reports"]),
     ]
     written = options["baseline"] if options["write_baseline"] else None
@@ -199,6 +200,24 @@ def _reject_stray_args(trace: str | None, stray: Sequence[str]) -> None:
         raise UsageError("no run to check", fix="name its folder: traincheck-check -t DIR")
 
 
+def _main_format(options: dict[str, Any]) -> Format:
+    """The format of the report. As text, unusual facts follow if a finished run has no finding."""
+    write = load_format(options["form"])
+    if options["form"] != "text" or options["follow"]:
+        return write
+
+    def write_with_facts(report: Report, stream: TextIO) -> None:
+        from traincheck.facts.card import card_of
+        from traincheck.facts.population import shipped
+        from traincheck.report.run_summary import write_unusual
+
+        write(report, stream)
+        command = f"traincheck facts {shlex.quote(options['trace'])}"
+        write_unusual(report, card_of(report.facts, shipped()).unusual, command, stream)
+
+    return write_with_facts
+
+
 def _baseline(options: dict[str, Any]) -> Baseline | None:
     """The baseline to apply, read before the run is; none when it is to be written."""
     path = options["baseline"]
@@ -233,6 +252,7 @@ def _check(
 ) -> Report:
     from traincheck.api import check_source, conclude, make_engine, program_of, root_of
     from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
+    from traincheck.facts.table import READERS
     from traincheck.store.reader import TraceReader
 
     invariants = [*options["invariants"], *map(preset_path, options["presets"])]
@@ -244,6 +264,7 @@ def _check(
             config=config,
             sources=SourceFiles(lambda: root_of(source), trusted_folders(run)),
             program=lambda: program_of(source),
+            followers=() if options["follow"] else READERS,
         )
         require_checks(made)
         return made

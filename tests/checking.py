@@ -8,9 +8,10 @@ from tests.builders import MLP, TraceBuilder
 from traincheck.check.engine import Engine
 from traincheck.readings.provider import RunStates, uses_of
 from traincheck.rules.table import RULES
-from traincheck.schema.events import Event
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Finding, Report, Verdict, Violation
 from traincheck.schema.protocols import Rule
+from traincheck.schema.torch_api import Families
 
 BY_CODE = {rule.info.code: rule for rule in RULES}
 # For tests that count: a new rule is not to change them.
@@ -60,3 +61,12 @@ class Alone:
 def net(**options: object) -> TraceBuilder:
     """A process with a small model and one optimizer over all of it."""
     return TraceBuilder().process().model("Net", MLP).optimizer(**options)  # type: ignore[arg-type]
+
+
+def of_no_loss() -> list[Event]:
+    """A training whose loss is exactly 0 in each step. No rule knows whether that is right."""
+    builder = net().steps(4)
+    for event in list(builder.events):
+        if isinstance(event, CallEvent) and event.api == Families.BACKWARD:
+            builder.edit(event, args={"tensors": {**event.args["tensors"][0], "value": 0.0}})
+    return builder.build()

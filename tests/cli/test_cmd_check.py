@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.lab import checked
 from tests.builders import MLP, TraceBuilder, healthy_run
+from tests.checking import of_no_loss
 from traincheck.cli import cmd_check
 from traincheck.cli import main as entry
 from traincheck.schema.events import Event
@@ -63,6 +64,27 @@ def test_a_healthy_run_gives_0(check: Check, good: Path, capsys) -> None:
     out, err = capsys.readouterr()
     assert re.match(r"No findings: \d+ checks held over 4 steps\.\n", out)
     assert err == ""
+
+
+def test_without_a_finding_the_most_unusual_facts_follow(
+    check: Check, tmp_path: Path, capsys
+) -> None:
+    run = write(tmp_path / "run", of_no_loss())
+    assert check("-t", run) == 0
+    out = capsys.readouterr().out
+    text = " ".join(out.split())
+    assert "unusual the loss of `backward` is exactly 0, in 4 of 4 backward passes (0 of" in text
+    assert f"no verdict; all: traincheck facts {run}" in text
+    assert check("-t", run, "-o", tmp_path / "report.txt") == 0
+    assert (tmp_path / "report.txt").read_text() == out
+    assert check("-t", run, "--format", "json") == 0
+    assert "unusual" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["good", "bad"])
+def test_no_facts_follow_a_calm_run_or_a_finding(check: Check, request, capsys, kind) -> None:
+    check("-t", request.getfixturevalue(kind))
+    assert "unusual" not in capsys.readouterr().out
 
 
 def test_a_finding_gives_1(check: Check, bad: Path, capsys) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import harness
 from tests.builders import MLP, TraceBuilder, healthy_run
-from tests.checking import net
+from tests.checking import net, of_no_loss
 from traincheck.api import check
 from traincheck.check.run_overview import RunOverview
 from traincheck.cli import _live
@@ -31,11 +31,10 @@ from traincheck.facts.table import needs_of_facts
 from traincheck.report.run_summary import RunSummary
 from traincheck.rules.table import RULES
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Invariant
-from traincheck.schema.events import CallEvent, CheckpointEvent, Event
+from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import write_invariants
 from traincheck.schema.layout import lost_file_name
-from traincheck.schema.torch_api import Families
 from traincheck.store.manifest import Manifest, write_manifest
 from traincheck.store.writer import TraceWriter
 
@@ -258,15 +257,6 @@ def test_findings_are_announced_once_and_summed_up(run, tmp_path, capsys) -> Non
         assert word in summary
     (kept,) = (tmp_path / "traces").iterdir()
     assert kept.name in summary
-
-
-def of_no_loss() -> list[Event]:
-    """A training whose loss is exactly 0 in each step. No rule knows whether that is right."""
-    builder = net().steps(4)
-    for event in list(builder.events):
-        if isinstance(event, CallEvent) and event.api == Families.BACKWARD:
-            builder.edit(event, args={"tensors": {**event.args["tensors"][0], "value": 0.0}})
-    return builder.build()
 
 
 def test_without_a_finding_the_most_unusual_facts_are_told(run, capsys) -> None:

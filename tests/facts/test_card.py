@@ -82,6 +82,13 @@ def test_what_is_no_population_is_refused(content: bytes, tmp_path: Path) -> Non
         read_population(path)
 
 
+def test_a_population_of_another_form_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_bytes(encoded(population_of([HEALTHY])).replace(b'"form": 1', b'"form": 2'))
+    with pytest.raises(UsageError, match="has the form 2; this version of traincheck reads 1"):
+        read_population(path)
+
+
 def test_a_missing_population_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read_population(tmp_path / "none.json")

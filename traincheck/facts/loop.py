@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 
 from traincheck.facts.kinds import Kind, number_text
 from traincheck.facts.reader import FactReader
+from traincheck.readings import recorded
 from traincheck.readings.optimizers import Holders
 from traincheck.readings.steps import scheduler_class
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.facts import Fact
 from traincheck.schema.torch_api import Families
-from traincheck.schema.values import is_number, tensor_summary
+from traincheck.schema.values import is_number
 
 _FEW = 3  # updates: fewer show no pattern
 _JUMP = 3.0  # a rate that is another by this factor from one update to the next
@@ -231,11 +232,11 @@ class Clips(FactReader):
             return
         clip = self._by_place.setdefault(event.where or "", _Clip())
         clip.calls += 1
-        limit, norm = event.args.get("max_norm"), tensor_summary(event.result)
-        if limit is not None and is_number(limit) and norm is not None and is_number(norm.value):
-            clip.limit = float(limit)
-            clip.norms.append(float(norm.value or 0))
-            if clip.norms[-1] > clip.limit:
+        limit, norm = recorded.clip_limit(event), recorded.clipped_norm(event)
+        if limit is not None and norm is not None:
+            clip.limit = limit
+            clip.norms.append(norm)
+            if norm > limit:
                 clip.bites += 1
                 clip.first = event.step if clip.first is None else clip.first
 

@@ -110,6 +110,11 @@ def encoded(population: Population) -> bytes:
 def _decoded(data: bytes, name: str) -> Population:
     try:
         found = orjson.loads(data)
+        if found["form"] != _FORM:
+            raise UsageError(
+                f"{name} has the form {found['form']!r}; this version of traincheck reads {_FORM}",
+                fix="count its programs again with this version",
+            )
         having = {kind: int(row["programs"]) for kind, row in found["kinds"].items()}
         showing = {
             (kind, cls): int(number)

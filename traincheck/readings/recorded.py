@@ -124,6 +124,11 @@ def clipped_norm(call: CallEvent) -> float | None:
     return number(call.result)
 
 
+def clip_limit(call: CallEvent) -> float | None:
+    """The limit of a call that clips gradients by their norm or by value; None if infinite."""
+    return number(call.args.get("max_norm", call.args.get("clip_value")))
+
+
 def loss_of(call: CallEvent) -> float | None:
     """The value of a loss, from the call that runs backward on it; NaN if it is not finite."""
     for summary in tensors_in(call.args).values():

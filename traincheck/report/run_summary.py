@@ -179,7 +179,7 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     advice = [one for one in report.findings if not report.presentation.shows(one)]
     if advice:
         yield "advice", f"{folded(advice)}; show: {summary.check} --show-info"
-    yield from _facts(summary)
+    yield from unusual_rows(report, summary.facts, summary.card)
     suspect = suspect_note(report)
     if suspect:
         yield "suspect", suspect
@@ -191,15 +191,31 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield "trace", summary.trace
 
 
-def _facts(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    """The most unusual facts, where no rule knows more."""
-    if not summary.facts or summary.report.tally["finding"]:
+def unusual_rows(report: Report, facts: Sequence[Line], card: str) -> Iterator[tuple[str, str]]:
+    """Label and text of rows with the most unusual facts; none beside a finding.
+
+    Args:
+        report: of the run.
+        facts: the unusual ones, the most unusual first.
+        card: the command that shows all of them; empty if the trace is not kept.
+    """
+    if not facts or report.tally["finding"]:
         return
-    for line in summary.facts[:_FACTS]:
-        yield "unusual", f"{_cut(line.text)} ({among_programs(line)})"
-    number = counted(len(summary.facts), "fact")
-    how = f"all: {summary.card}" if summary.card else "for all, keep the trace with --keep"
+    for line in facts[:_FACTS]:
+        yield "unusual", printable(f"{_cut(line.text)} ({among_programs(line)})")
+    how = f"all: {card}" if card else "for all, keep the trace with --keep"
+    number = counted(len(facts), "fact")
     yield "facts", f"{number} that few healthy programs have, no verdict; {how}"
+
+
+def write_unusual(report: Report, facts: Sequence[Line], card: str, stream: TextIO) -> None:
+    """Write the rows of `unusual_rows` behind a report as text; nothing if there are none."""
+    rows, console = list(unusual_rows(report, facts, card)), page(stream)
+    if rows:
+        with console.capture() as written:
+            console.print()
+            table(console, rows)
+        stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
 
 
 def _watched(report: Report, watched: RunOverview) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from traincheck.readings import recorded
 from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, StateEvent, StepEvent
 from traincheck.schema.torch_api import DDP_FORWARD, DDP_HOOK, DDP_INIT, JOIN, Families
-from traincheck.schema.values import TensorSummary, number
+from traincheck.schema.values import TensorSummary
 
 FSDP_FORWARD = "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel.forward"
 SYNC = "require_backward_grad_sync"  # argument of DDP_FORWARD: whether it arms the exchange
@@ -116,7 +117,7 @@ class RankStep:
 
     def norms(self) -> list[float | None]:
         """The norms of clipping, call by call."""
-        return [number(call.result) for call in self.family(Families.CLIP_NORM)]
+        return [recorded.clipped_norm(call) for call in self.family(Families.CLIP_NORM)]
 
     def reduced_gradients(self) -> set[str]:
         """Parameters that all ranks of the job reduce after backward and before the update.

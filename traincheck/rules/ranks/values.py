@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traincheck.readings import recorded
 from traincheck.readings.distributed.collectives import Meeting
 from traincheck.readings.distributed.rank_steps import FSDP_FORWARD, REPLICAS
 from traincheck.readings.distributed.ranks import RunStep
@@ -9,10 +10,8 @@ from traincheck.rules.base.rule import Streak, extend, fresh
 from traincheck.rules.base.step_rule import RankRule
 from traincheck.rules.ranks.collectives import CollectiveRule
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
-from traincheck.schema.values import tensor_summary
 
 
 class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
@@ -63,17 +62,14 @@ class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
             return []
         for index, call in enumerate(calls[first]):
             for rank in calls:
-                mine, theirs = _norm(call), _norm(calls[rank][index])
+                mine, theirs = map(recorded.clipped_norm, (call, calls[rank][index]))
                 if mine is None or theirs is None:
                     return []
                 self.triggered += rank == first
                 if mine != theirs:
                     self.is_over = True
                     other = calls[rank][index]
-                    observed = (
-                        f"rank {step.first_rank}: {_norm(call):.6g}, rank {rank}: "
-                        f"{_norm(other):.6g}"
-                    )
+                    observed = f"rank {first}: {mine:.6g}, rank {rank}: {theirs:.6g}"
                     return [
                         Violation(
                             check_id=self.code,
@@ -89,12 +85,6 @@ class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
                         )
                     ]
         return []
-
-
-def _norm(call: CallEvent) -> float | None:
-    summary = tensor_summary(call.result)
-    value = call.result if summary is None else summary.value
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 class CollectiveResultDiffers(

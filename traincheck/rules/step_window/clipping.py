@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traincheck.readings import recorded
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.readings.training_state import TrainingState
 from traincheck.rules.base.rule import fresh
@@ -122,8 +123,8 @@ class ClipAfterStep(StepRule, code="TC205", severity="error"):
 
 
 def _clips(call: CallEvent) -> bool:
-    limit = call.args.get("max_norm", call.args.get("clip_value"))
-    return isinstance(limit, (int, float)) and limit < _MEASURES_ONLY
+    limit = recorded.clip_limit(call)
+    return limit is not None and limit < _MEASURES_ONLY
 
 
 class ClipScaledGradients(StepRule, code="TC206", severity="error"):
@@ -199,13 +200,8 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
                 if call.args.get("enabled") is not False:
                     clip = self._clip
                     name = clip.api.rpartition(".")[2]
-                    norm = clip.result.get("value") if isinstance(clip.result, dict) else None
-                    limit = clip.args.get("max_norm", clip.args.get("clip_value"))
-                    measured = (
-                        f" finds a norm of {norm:.4g}"
-                        if isinstance(norm, (int, float))
-                        else " is called"
-                    )
+                    norm, limit = recorded.clipped_norm(clip), recorded.clip_limit(clip)
+                    measured = " is called" if norm is None else f" finds a norm of {norm:.4g}"
                     labels = [self.ledger.holders[owner].label for owner in self._owners]
                     whose = f" of {listed(labels)}" if labels else ""
                     found += self.proven(
