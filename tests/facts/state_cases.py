@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.builders import MLP, TraceBuilder
@@ -110,6 +110,45 @@ def replaced() -> TraceBuilder:
     )  # fmt: skip
 
 
+# -- gradients
+
+FIRST = ("Net.fc1.weight", "Net.fc1.bias")
+ALL = (*FIRST, "Net.fc2.weight", "Net.fc2.bias")
+
+
+def staying(*names: str, steps: int = STEPS) -> TraceBuilder:
+    """Nothing clears gradients, and those of these parameters get nothing new."""
+    run = net().steps(2, omit=("zero_grad",))
+    return run.steps(steps, omit=("zero_grad",), no_gradient=names).steps(2, omit=("zero_grad",))
+
+
+def wiped(*wipes: bool) -> TraceBuilder:
+    """In these steps, the gradients of a first pass are cleared for a second one."""
+    run = net()
+    for is_wiped in wipes:
+        run.begin_step().batch().zero_grad().forward().backward()
+        if is_wiped:
+            run.zero_grad().forward().backward()
+        run.optimizer_step()
+    return run
+
+
+def adversarial() -> TraceBuilder:
+    """Each pass reaches the parameters of two optimizers, for one of them."""
+    run = TraceBuilder().process().model("Net", MLP)
+    run.optimizer(names=ALL[:2]).optimizer(names=ALL[2:])
+    for _ in range(STEPS):
+        run.begin_step().batch()
+        for number in ("opt0", "opt1"):
+            run.zero_grad("opt0").zero_grad("opt1").forward().backward().optimizer_step(number)
+    return run
+
+
+def held(*names: str, frozen: Sequence[str] = ()) -> TraceBuilder:
+    run = TraceBuilder().process().model("Net", MLP, frozen=frozen)
+    return run.optimizer(names=names).steps(STEPS)
+
+
 STATE_CASES: Mapping[tuple[str, str], Make] = {
     ("copies.loads", "none"): healthy,
     ("copies.loads", "changes"): lambda: loaded(4, 4),
@@ -145,6 +184,19 @@ STATE_CASES: Mapping[tuple[str, str], Make] = {
     ("copies.norm statistics", "initial"): lambda: beside(
         "a", "b", like=True, text=AuxiliaryInitialNorms.text
     ),
+    ("signal.gradients that stay", "none"): healthy,
+    ("signal.gradients that stay", "now and then"): lambda: staying(*FIRST, steps=1),
+    ("signal.gradients that stay", "some"): lambda: staying(*FIRST),
+    ("signal.gradients that stay", "all"): lambda: staying(*ALL),
+    ("signal.gradients of nobody", "none"): healthy,
+    ("signal.gradients of nobody", "some"): lambda: held(*FIRST),
+    ("signal.frozen parameters in an optimizer", "none"): healthy,
+    ("signal.frozen parameters in an optimizer", "some"): lambda: held(*ALL, frozen=FIRST),
+    ("signal.frozen parameters in an optimizer", "all"): lambda: held(*FIRST, frozen=FIRST),
+    ("loop.gradients that no update uses", "none"): healthy,
+    ("loop.gradients that no update uses", "in part"): adversarial,
+    ("loop.gradients that no update uses", "whole passes"): lambda: wiped(*[True] * 4),
+    ("loop.gradients that no update uses", "now and then"): lambda: wiped(True, *[False] * 20),
     ("loop.weight decay", "none"): healthy,
     ("loop.weight decay", "all alike"): lambda: grouped((0.1, "")).optimizer(weight_decay=0.1),
     ("loop.weight decay", "weights alone"): lambda: grouped((0.1, "weight"), (0.0, "bias")),
