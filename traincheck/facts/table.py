@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts import copies, evaluation, gradients, loop, rows, settings, signal
+from traincheck.facts import copies, evaluation, gradients, layers, loop, rows, settings, signal
 from traincheck.facts.kinds import Kinds
 from traincheck.facts.reader import FactReader
 from traincheck.schema.claims import Needs
@@ -12,6 +12,7 @@ READERS: tuple[type[FactReader], ...] = (
     *rows.READERS,
     *loop.READERS,
     *gradients.READERS,
+    *layers.READERS,
     *settings.READERS,
     *copies.READERS,
     *evaluation.READERS,
