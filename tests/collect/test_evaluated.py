@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.schema.claims import Needs
-from traincheck.schema.observations.models import EvalWeights, EvalWrites
+from traincheck.schema.observations.models import EvalEffects, EvalWeights, EvalWrites
 
 NEEDS = Needs(states=frozenset({"parameter@evaluation"}), kinds=frozenset({"mark"}))
 
@@ -142,3 +143,50 @@ def test_nothing_is_looked_at_before_training_or_when_nobody_asks(tmp_path):
         train(Net(add))
     assert not run.marks(EvalWeights.text)
     assert not run.marks(EvalWrites.text)
+
+
+class Normalized(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+
+def learn(net):
+    net.mean += 0.1
+
+
+def effects(folder, net, **options):
+    with recording(folder / "run", needs=NEEDS) as run:
+        train(net, **options)
+    return [(e.data["buffers"], e.data["names"], e.data["drawn"]) for e in run.marks(EFFECTS)]
+
+
+EFFECTS = EvalEffects.text
+
+
+def test_buffers_that_an_evaluation_writes_are_told(tmp_path):
+    written = (1, ["Normalized.mean"], ["torch"])  # `train` draws its inputs
+    assert effects(tmp_path, Normalized(), before=learn) == [written] * 2
+
+
+def test_generators_that_an_evaluation_draws_from_are_told(tmp_path):
+    drawn = effects(tmp_path, Net(), before=lambda _: random.random())
+    assert drawn == [(0, [], ["python", "torch"])] * 2
+
+
+@pytest.mark.parametrize("options", [{"forwards": 1}, {"training": True}])
+def test_effects_need_two_forwards_in_evaluation_mode(tmp_path, options):
+    assert effects(tmp_path, Normalized(), before=learn, **options) == []
+
+
+def test_an_evaluation_without_effects_has_none(tmp_path):
+    x = torch.randn(5, 3)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    with recording(tmp_path / "run", needs=NEEDS) as run:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net(x).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            net.eval()(x), net(x)
+    (found,) = run.marks(EFFECTS)
+    assert (found.data["buffers"], found.data["written"], found.data["drawn"]) == (3, 0, [])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import net
 from traincheck.schema.events import OptimizerEvent, ParamGroup
+from traincheck.schema.observations.data import MetricUse
 from traincheck.schema.observations.loads import (
     AverageDecay,
     IneffectiveWrite,
@@ -19,6 +20,7 @@ from traincheck.schema.observations.models import (
     AuxiliaryEval,
     AuxiliaryInitialNorms,
     AuxiliaryTraining,
+    EvalEffects,
     ModelStructure,
 )
 from traincheck.schema.torch_api import Families
@@ -110,6 +112,102 @@ def replaced() -> TraceBuilder:
     )  # fmt: skip
 
 
+# -- gradients
+
+FIRST = ("Net.fc1.weight", "Net.fc1.bias")
+ALL = (*FIRST, "Net.fc2.weight", "Net.fc2.bias")
+
+
+def staying(*names: str, steps: int = STEPS) -> TraceBuilder:
+    """Nothing clears gradients, and those of these parameters get nothing new."""
+    run = net().steps(2, omit=("zero_grad",))
+    return run.steps(steps, omit=("zero_grad",), no_gradient=names).steps(2, omit=("zero_grad",))
+
+
+def wiped(*wipes: bool) -> TraceBuilder:
+    """In these steps, the gradients of a first pass are cleared for a second one."""
+    run = net()
+    for is_wiped in wipes:
+        run.begin_step().batch().zero_grad().forward().backward()
+        if is_wiped:
+            run.zero_grad().forward().backward()
+        run.optimizer_step()
+    return run
+
+
+def adversarial() -> TraceBuilder:
+    """Each pass reaches the parameters of two optimizers, for one of them."""
+    run = TraceBuilder().process().model("Net", MLP)
+    run.optimizer(names=ALL[:2]).optimizer(names=ALL[2:])
+    for _ in range(STEPS):
+        run.begin_step().batch()
+        for number in ("opt0", "opt1"):
+            run.zero_grad("opt0").zero_grad("opt1").forward().backward().optimizer_step(number)
+    return run
+
+
+def held(*names: str, frozen: Sequence[str] = ()) -> TraceBuilder:
+    run = TraceBuilder().process().model("Net", MLP, frozen=frozen)
+    return run.optimizer(names=names).steps(STEPS)
+
+
+# -- layers and evaluations
+
+
+DROPOUT, FORWARD = "torch.nn.functional.dropout", "__main__.Net.forward"
+
+
+def dropping(*on: bool, grad: bool = True, by_turns: bool = False) -> TraceBuilder:
+    """The dropout layers of a model drop or are idle in each call, or in every second one."""
+    run = net()
+    for step in range(STEPS):
+        run.step()
+        is_training = any(on) and not (by_turns and step % 2)
+        about: dict[str, Any] = {"grad_enabled": grad, "training": is_training}
+        span = run.new_span()
+        for number, is_on in enumerate(on):
+            args = {"p": 0.1, "training": is_on and is_training}
+            run.call(DROPOUT, args=args, module=f"Net.drop{number}", **about)
+        family = Families.MODULE
+        run.call(FORWARD, span=span, family=family, root=True, module="Net", **about)
+    return run
+
+
+def outside(*modules: str) -> TraceBuilder:
+    run = net()
+    for _ in range(STEPS):
+        run.step()
+        for module in modules:
+            run.call(f"torch.nn.modules.{module}.forward", family=Families.MODULE, parent=1)
+    return run
+
+
+def effects(written: int, *drawn: str, buffers: int = 3) -> TraceBuilder:
+    names = [f"Net.mean{number}" for number in range(written)]
+    return healthy().mark(
+        EvalEffects.text,
+        model="Net",
+        buffers=buffers,
+        written=written,
+        names=names,
+        drawn=list(drawn),
+    )
+
+
+def metric(training: int, evaluation: int, computed: int = 0) -> TraceBuilder:
+    return healthy().mark(
+        MetricUse.text,
+        metric="metric0",
+        cls="torchmetrics.Accuracy",
+        training=training,
+        evaluation=evaluation,
+        computed=computed,
+        training_where=None,
+        evaluation_where=None,
+        where="train.py:70",
+    )
+
+
 STATE_CASES: Mapping[tuple[str, str], Make] = {
     ("copies.loads", "none"): healthy,
     ("copies.loads", "changes"): lambda: loaded(4, 4),
@@ -145,6 +243,39 @@ STATE_CASES: Mapping[tuple[str, str], Make] = {
     ("copies.norm statistics", "initial"): lambda: beside(
         "a", "b", like=True, text=AuxiliaryInitialNorms.text
     ),
+    ("signal.gradients that stay", "none"): healthy,
+    ("signal.gradients that stay", "now and then"): lambda: staying(*FIRST, steps=1),
+    ("signal.gradients that stay", "some"): lambda: staying(*FIRST),
+    ("signal.gradients that stay", "all"): lambda: staying(*ALL),
+    ("signal.gradients of nobody", "none"): healthy,
+    ("signal.gradients of nobody", "some"): lambda: held(*FIRST),
+    ("signal.frozen parameters in an optimizer", "none"): healthy,
+    ("signal.frozen parameters in an optimizer", "some"): lambda: held(*ALL, frozen=FIRST),
+    ("signal.frozen parameters in an optimizer", "all"): lambda: held(*FIRST, frozen=FIRST),
+    ("loop.gradients that no update uses", "none"): healthy,
+    ("loop.gradients that no update uses", "in part"): adversarial,
+    ("loop.gradients that no update uses", "whole passes"): lambda: wiped(*[True] * 4),
+    ("loop.gradients that no update uses", "now and then"): lambda: wiped(True, *[False] * 20),
+    ("signal.dropout in training", "no dropout"): healthy,
+    ("signal.dropout in training", "drops"): lambda: dropping(True, True),
+    ("signal.dropout in training", "idle in part"): lambda: dropping(True, False),
+    ("signal.dropout in training", "idle"): lambda: dropping(False, False),
+    ("evaluation.dropout", "no dropout"): healthy,
+    ("evaluation.dropout", "idle"): lambda: dropping(False, grad=False),
+    ("evaluation.dropout", "drops"): lambda: dropping(True, grad=False),
+    ("evaluation.dropout", "drops at times"): lambda: dropping(True, grad=False, by_turns=True),
+    ("signal.layers of no model", "none"): lambda: outside("activation.ReLU", "linear.Identity"),
+    ("signal.layers of no model", "some"): lambda: outside("batchnorm.BatchNorm1d"),
+    ("evaluation.buffers", "none"): healthy,
+    ("evaluation.buffers", "not written"): lambda: effects(0, "torch"),
+    ("evaluation.buffers", "written"): lambda: effects(2),
+    ("evaluation.random numbers", "none"): healthy,
+    ("evaluation.random numbers", "not drawn"): lambda: effects(2),
+    ("evaluation.random numbers", "drawn"): lambda: effects(0, "torch", "numpy"),
+    ("evaluation.metrics", "none"): healthy,
+    ("evaluation.metrics", "one phase"): lambda: metric(0, 5),
+    ("evaluation.metrics", "both phases"): lambda: metric(10, 5),
+    ("evaluation.metrics", "several evaluations"): lambda: metric(0, 15, computed=2),
     ("loop.weight decay", "none"): healthy,
     ("loop.weight decay", "all alike"): lambda: grouped((0.1, "")).optimizer(weight_decay=0.1),
     ("loop.weight decay", "weights alone"): lambda: grouped((0.1, "weight"), (0.0, "bias")),

@@ -216,12 +216,15 @@ class LoadedSettings(FactReader):
                 yield Fact(kind=RATE.name, of=course.label, seen_as="the same")
             for where, setting in found[:1]:
                 seen_as = _restored(course, setting)
-                values = {"before": setting.before, "loaded": setting.loaded}
+                texts = {
+                    "before": setting.before, "loaded": setting.loaded, "later": setting.later,
+                }  # fmt: skip
+                values = {name: _as_number(text) for name, text in texts.items()}
                 yield Fact(
                     kind=RATE.name,
                     of=course.label,
                     seen_as=seen_as,
-                    values={**values, "later": setting.later},
+                    values=values,
                     where=where or "",
                 )
 
@@ -233,12 +236,20 @@ def _restored(course: Course, setting: LoadedSetting) -> str:
     return "given" if _are_alike(setting.before, setting.later) else "another"
 
 
+def _as_number(text: str) -> float | str:
+    """A rate; its text, if it is a tensor or no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _are_alike(one: str, other: str) -> bool:
     """Whether two rates are the same but for one step of a schedule."""
-    try:
-        low, high = sorted((float(one), float(other)))
-    except ValueError:  # a tensor, or no number
+    rates = _as_number(one), _as_number(other)
+    if isinstance(rates[0], str) or isinstance(rates[1], str):
         return one == other
+    low, high = sorted(map(float, rates))
     return low == high or 0 < low <= high < low * _ALIKE
 
 

@@ -203,7 +203,7 @@ class Parameters(FactReader):
                         "number": len(found),
                         "all": len(trained),
                         "updates": updates,
-                        "names": _few(self._state.name(i) for i in found),
+                        "names": few(self._state.name(i) for i in found),
                     },
                     where=where,
                 )
@@ -213,7 +213,8 @@ class Parameters(FactReader):
         return known is not None and known.requires_grad
 
 
-def _few(names: Iterable[str]) -> str:
+def few(names: Iterable[str]) -> str:
+    """The first names, and how many follow."""
     found = sorted(names)
     more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""  # noqa: PLR2004
     return f"{', '.join(found[:3])}{more}"

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.facts import copies, evaluation, loop, operations, rows, settings, signal
+from traincheck.facts import (
+    copies,
+    evaluation,
+    gradients,
+    layers,
+    loop,
+    operations,
+    rows,
+    settings,
+    signal,
+)
 from traincheck.facts.kinds import Kinds
 from traincheck.facts.reader import FactReader
 from traincheck.schema.claims import BATCH_CONTENT, Needs
@@ -13,6 +23,8 @@ READERS: tuple[type[FactReader], ...] = (
     *signal.READERS,
     *rows.READERS,
     *loop.READERS,
+    *gradients.READERS,
+    *layers.READERS,
     *settings.READERS,
     *copies.READERS,
     *evaluation.READERS,

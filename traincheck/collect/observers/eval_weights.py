@@ -1,4 +1,4 @@
-"""Parameters in evaluation: the weights that are used, and whether evaluation writes them.
+"""State in evaluation: the weights that are used, and what is written and drawn meanwhile.
 
 Only the first forwards of some evaluations are observed.
 """
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from traincheck.collect.observers.base import Hook, Observer
+from traincheck.collect.observers.worker_rng import States, states
 from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
-from traincheck.collect.tensors.reading import detached, modes
+from traincheck.collect.tensors.reading import detached, is_opaque, modes
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.marks import Marks
-from traincheck.schema.observations.models import EvalWeights, EvalWrites
+from traincheck.schema.observations.models import EvalEffects, EvalWeights, EvalWrites
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
@@ -32,20 +33,32 @@ _Found = dict[str, torch.Tensor]
 
 
 class _Model:
-    """One model. written: by the first forward of an evaluation."""
+    """One model, as it was when the first forward of an evaluation began.
+
+    Attributes:
+        written: parameters that this forward wrote.
+        progress: of training.
+        buffers: the object and the number of writes of each buffer, by name.
+        generators: states of the random generators.
+    """
 
     def __init__(self) -> None:
         self.use = UseSchedule(_FORWARDS)
         self.written: set[str] = set()
+        self.progress = (0, 0, 0)
+        self.buffers: dict[str, tuple[int, int]] = {}
+        self.generators: States = {}
 
 
 class EvalWeightObserver(Observer):
     """Compares the trained parameters of a model before and after forwards without grad.
 
+    Buffers and random generators are compared from one forward in evaluation mode to the next.
+
     is_open: whether such a forward is running.
     """
 
-    produces: ClassVar = (EvalWeights, EvalWrites)
+    produces: ClassVar = (EvalWeights, EvalWrites, EvalEffects)
     hook: ClassVar = Hook.FORWARD
 
     def __init__(self, session: Recorder) -> None:
@@ -79,6 +92,14 @@ class EvalWeightObserver(Observer):
         if training:  # modules may write on purpose then
             self._found = {}
             return
+        buffers, generators = _buffers(root), states(None)
+        if model.use.times == 1:
+            model.progress, model.buffers, model.generators = so_far, buffers, generators
+        elif model.progress == so_far:
+            names = [name for name, now in buffers.items() if model.buffers.get(name, now) != now]
+            drawn = [one for one, state in model.generators.items() if generators[one] != state]
+            first = tuple(sorted(names)[:_MOST_NAMES])
+            write(em, EvalEffects(root.name, len(buffers), len(names), first, tuple(drawn)))
         self._copies = {name: self._found[name].detach().clone() for name in model.written}
         self._trained_so_far, self.is_open = so_far, True
 
@@ -122,6 +143,15 @@ class EvalWeightObserver(Observer):
             if is_at_hand(tensor):
                 found[variable.name] = tensor
         return found
+
+
+def _buffers(root: TrackedModel) -> dict[str, tuple[int, int]]:
+    """The object and the number of writes of each buffer, where torch counts them."""
+    return {
+        variable.name: (id(tensor), tensor._version)
+        for variable, tensor in root.buffers_now()
+        if not (is_opaque(type(tensor)) or tensor.is_inference())
+    }
 
 
 def _differ(tensor: torch.Tensor, before: torch.Tensor) -> bool:

@@ -151,3 +151,26 @@ class EvalWrites(Observation):
     model: str
     names: tuple[str, ...]
     parameters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EvalEffects(Observation):
+    """A model was called twice in evaluation mode without grad, and nothing was trained meanwhile.
+
+    Attributes:
+        model: its name.
+        buffers: how many it has.
+        written: how many of them were written to, or replaced, from the first to the second call.
+        names: the first of these.
+        drawn: the generators whose states changed meanwhile: `torch`, `python`, `numpy`.
+    """
+
+    text: ClassVar[str] = "evaluation effects"
+    need: ClassVar[str] = "parameter@evaluation"
+    instrument: ClassVar[str] = "modules"
+
+    model: str
+    buffers: int
+    written: int
+    names: tuple[str, ...]
+    drawn: tuple[str, ...]
