@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
 from tests.collect.recording import read_folder, recording
-from traincheck.schema.claims import BATCH_CONTENT, Needs
+from traincheck.schema.claims import BATCH_CONTENT, BATCH_ROWS, Needs
+from traincheck.schema.rows import UNKNOWN, row_places, row_prints
 from traincheck.schema.torch_api import Families
 
 
@@ -545,8 +546,113 @@ def test_the_weights_of_a_sampler_and_the_samples_there_are(tmp_path):
         list(DataLoader(Rows(), batch_size=6, sampler=sampler))
         list(DataLoader(Rows(), batch_size=6))
     told = [(e.weights, e.dataset_size) for e in run.of("batch")]
-    assert told[0] == (4, len(Rows()))
-    assert set(told[1:]) == {(0, 0)}
+    assert told == [(4, len(Rows())), (0, len(Rows()))]
+
+
+def test_the_samples_that_drop_last_leaves_out(tmp_path):
+    with recording(tmp_path / "run") as run:
+        list(DataLoader(Rows(), batch_size=4, drop_last=True))
+        list(DataLoader(Rows(), batch_size=4))
+        sampler = DistributedSampler(Rows(), num_replicas=2, rank=0)
+        list(DataLoader(Rows(), batch_size=2, sampler=sampler, drop_last=True))
+        list(DataLoader(Rows(), batch_sampler=[[0, 1], [2, 3]]))
+    told = {e.loader: (e.dataset_size, e.dropped, e.replicas) for e in run.of("batch")}
+    assert list(told.values()) == [(6, 2, 0), (6, 0, 0), (6, 1, 2), (0, 0, 0)]
+
+
+def test_loaders_of_the_same_arrays_read_one_dataset(tmp_path):
+    x, places = torch.arange(32.0).view(8, 4), [0, 3, 5]
+    with recording(tmp_path / "run") as run:
+        for data in (
+            TensorDataset(x),
+            TensorDataset(x),
+            TensorDataset(x[4:]),
+            Subset(whole := Rows(), places),
+            Subset(whole, places),
+            Subset(whole, [1, 2]),
+            whole,
+        ):
+            list(DataLoader(data, batch_size=8))
+    one, again, part, few, few_again, others, all_of = (e.dataset for e in run.of("batch"))
+    assert (one, few) == (again, few_again)
+    assert len({one, part, few, others, all_of}) == 5
+
+
+# -- rows
+
+
+def rows_of(event):
+    return {path: row_prints(text) for path, text in event.rows.items()}
+
+
+def pairs(items):
+    x = torch.stack(items)
+    return {"x": x, "y": x.sum(dim=1).long(), "of all": torch.ones(()), "others": torch.ones(7, 2)}
+
+
+def test_each_leaf_with_as_many_rows_has_their_fingerprints(tmp_path):
+    with recording(tmp_path) as run:
+        list(DataLoader(Rows(), batch_size=6, collate_fn=pairs))
+        list(DataLoader(Rows(), batch_size=2, collate_fn=pairs, sampler=[4, 1]))
+    whole, part = map(rows_of, run.of("batch"))
+    assert list(whole) == ["batch.x", "batch.y"]
+    for path, rows in whole.items():
+        assert len(set(rows)) == 6
+        assert part[path] == [rows[4], rows[1]]
+
+
+def test_rows_of_another_run_have_other_fingerprints(tmp_path):
+    found = []
+    for name in ("one", "other"):
+        with recording(tmp_path / name) as run:
+            list(DataLoader(Rows(), batch_size=6))
+        found += [set(rows_of(batch)["batch"]) for batch in run.of("batch")]
+    assert found[0].isdisjoint(found[1])
+
+
+@pytest.mark.parametrize("size", [3, 40, 5000])
+def test_large_and_small_rows_are_known_again(tmp_path, size):
+    x = torch.randn(40, size)
+    with recording(tmp_path) as run:
+        list(DataLoader(TensorDataset(x), batch_size=40))
+        list(DataLoader(TensorDataset(x.flip(0)), batch_size=8))
+    (whole, *parts) = [rows_of(batch)["batch[0]"] for batch in run.of("batch")]
+    assert len(set(whole)) == len(row_places(40)) == 32
+    assert set(whole) <= {one for rows in parts for one in rows}
+
+
+def test_a_large_row_that_is_constant_where_it_is_read_is_not_known(tmp_path):
+    with recording(tmp_path) as run:
+        list(DataLoader(torch.zeros(2, 5000), batch_size=2))
+    assert rows_of(run.of("batch")[0])["batch"] == [UNKNOWN] * 2
+
+
+def test_rows_are_fingerprinted_in_some_steps_and_in_evaluations(tmp_path):
+    needs = Needs(kinds=frozenset({"batch", "step"}), states=frozenset({BATCH_ROWS}))
+    with recording(tmp_path, needs=needs) as run:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(2):
+            model.train()
+            for x in DataLoader(Rows(24), batch_size=2):
+                model(x).sum().backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                for x in DataLoader(Rows(), batch_size=2):
+                    model(x)
+    of = {True: [], False: []}
+    for batch in run.of("batch"):
+        of[batch.drawn == 2 and batch.dataset_size == 24].append(bool(batch.rows))
+    firsts = {*range(8), 14, 21}
+    assert of[True] == [step in {*firsts, 12} for step in range(24)]  # 12 begins an epoch
+    assert of[False] == [True] * 6
+
+
+def test_without_need_no_rows_are_fingerprinted(tmp_path):
+    with recording(tmp_path, needs=Needs(kinds=frozenset({"batch"}))) as run:
+        list(DataLoader(Rows(), batch_size=3))
+    assert [dict(batch.rows) for batch in run.of("batch")] == [{}, {}]
 
 
 def test_parts_of_a_file(tmp_path):

@@ -71,6 +71,7 @@ class Recorder(Threads, Protocol):
 
     Attributes:
         needs: the requested records; None for everything.
+        secret: hex digits, the key of the fingerprints of rows.
         live: optimizers and root models of the process.
         applied: optimizers that stepped since the last backward pass, in a recorded step that
             follows an unrecorded one.
@@ -84,6 +85,7 @@ class Recorder(Threads, Protocol):
     """
 
     needs: Needs | None
+    secret: str
     stats: TensorStats
     compared: Compared | None
     tracker: Tracker

@@ -51,6 +51,7 @@ AFTER = b',"after":%d'
 # Fields of batches, of random generators, of marks.
 BATCH = b'%b,"index":%d,"leaves":{%b}'
 SAMPLES = b',"samples":'
+ROWS = b',"rows":{%b}'
 TOKENS = b',"tokens":'
 INDICES = b',"indices":%b,"drawn":%d'
 GENERATOR_MOMENT = b'"source":"%b","change":"state","fingerprint":"%b","moment":"%b"'

@@ -89,6 +89,7 @@ Scalar = None | bool | int | float | str
 Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
 BATCH_CONTENT = "batch@content"
+BATCH_ROWS = "batch@rows"
 _SAMPLED = "@some"  # suffix of a name in `Needs.stats`, `Needs.calls` or `Needs.states`
 
 LEVELS = ("", "default", "deep")  # each takes more than those before it
@@ -266,6 +267,8 @@ class Needs:
             ``parameter@ranks``: with exact fingerprints where there are several ranks;
             ``collective@ranks``: with exact fingerprints of what ranks send and get;
             ``batch@content``: with fingerprints of what batches hold, with ``@some`` as above;
+            ``batch@rows``: with fingerprints of rows, in the steps of `SAMPLED_STEPS` and in
+            evaluations;
             and what observations need (`Observation.need`, listed in docs/trace-format.md).
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.

@@ -232,12 +232,17 @@ class BatchEvent(EventBase, frozen=True, kw_only=True, tag="batch"):
         epoch: how often this loader was iterated before.
         leaves: path -> summary of each tensor in the batch.
         samples: one fingerprint a row of the first leaf, of the first 64 rows.
+        rows: path -> keyed fingerprints of up to 32 rows of a leaf, see schema/rows.py. In some
+            training steps, and in the first 512 batches of evaluations.
+        dataset: the data that it is read from: equal where the arrays behind it are the same.
         sampler: dotted class name of the sampler.
         sampler_epoch: the epoch that the sampler was told when the loader was iterated, as by
             ``set_epoch``; None where it knows of none.
         workers: number of worker processes.
         weights: how many a weighted sampler has; 0 for others.
-        dataset_size: how many samples the dataset of a random or weighted sampler has.
+        dataset_size: how many samples the dataset has, if torch draws from all of it.
+        dropped: how many of them each epoch leaves out at its end, as ``drop_last`` does.
+        replicas: the ranks that a distributed sampler divides it among; 0 for others.
         indices: the first of what the sampler drew for this batch, indices into the dataset; empty
             if it draws none.
         drawn: how many it drew; 0 if not known.
@@ -257,11 +262,15 @@ class BatchEvent(EventBase, frozen=True, kw_only=True, tag="batch"):
     epoch: Int64 = 0
     leaves: Mapping[str, Value] = {}
     samples: Sequence[str] = ()
+    rows: Mapping[str, str] = {}
+    dataset: str = ""
     sampler: str | None = None
     sampler_epoch: Int64 | None = None
     workers: Int64 = 0
     weights: Int64 = 0
     dataset_size: Int64 = 0
+    dropped: Int64 = 0
+    replicas: Int64 = 0
     indices: Sequence[Int64] = ()
     drawn: Int64 = 0
     tokens: Mapping[str, Value] = {}

@@ -21,10 +21,12 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.next_token_labels import token_facts
-from traincheck.collect.templates import BATCH, FINGERPRINT, INDICES, SAMPLES, TOKENS
+from traincheck.collect.steps.sampling import UseSchedule
+from traincheck.collect.templates import BATCH, FINGERPRINT, INDICES, ROWS, SAMPLES, TOKENS
 from traincheck.collect.tensors.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
 from traincheck.collect.tensors.reading import (
     as_plain,
+    has_memory,
     is_a,
     items_of,
     modes,
@@ -32,14 +34,17 @@ from traincheck.collect.tensors.reading import (
     sequence_of,
     unseen,
 )
+from traincheck.collect.tensors.rows import RowPrints
 from traincheck.collect.tensors.summarize import dotted, dumps, encode
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import tell
 from traincheck.collect.tracking.naming import FEW, ByObject
 from traincheck.handlers import give_back
-from traincheck.schema.claims import BATCH_CONTENT
+from traincheck.schema.claims import BATCH_CONTENT, BATCH_ROWS, SAMPLED_STEPS
 
 MAX_SAMPLES = 64  # fingerprinted rows of a batch
+_MOST_EVALUATED = 512  # batches of evaluations whose rows are fingerprinted
+_MOST_TRAINED = 8  # batches of a step
 _MAX_LEAVES = 16
 _MAX_DEPTH = 3
 _OF_INDICES = b"0123456789-,"
@@ -66,11 +71,16 @@ class Data(Instrument):
         self._loaders = ByObject[tuple[weakref.ref[Any], _Loader]]()
         self._count = 0
         self._feeding: set[str] = set()
+        self._data: dict[Any, str] = {}  # label by `_data_of`
         self._starting: tuple[str, int] | None = None  # forked workers find the original
         needs = self.session.needs
         self._is_recorded = needs is None or "batch" in needs.kinds
         self._has_content = needs is not None and needs.scans(BATCH_CONTENT)
         self._is_rare = needs is not None and BATCH_CONTENT in needs.sampled_states
+        has_rows = needs is None or needs.scans(BATCH_ROWS)
+        self._rows = RowPrints(bytes.fromhex(self.session.secret)) if has_rows else None
+        self._trained = UseSchedule(_MOST_TRAINED, SAMPLED_STEPS)
+        self._evaluated = 0
         moments = self.session.moments
         iterates = moments.at(data.DataLoader, "__iter__")
         self.listen(iterates, Around(self._begin, self._begun, always=True))
@@ -108,7 +118,7 @@ class Data(Instrument):
     def _begun(self, _: None, args: Args, kwargs: Named, iterator: Any) -> None:
         if self._starting is not None:
             label, epoch = self._starting
-            head = _head(label, epoch, _sampler(args[0]), args[0])
+            head = _head(label, epoch, args[0], self._label(args[0].dataset))
             iterator._traincheck = label, head, _may_repeat(iterator)
 
     def _tell_begin(self, args: Args, kwargs: Named) -> None:
@@ -203,11 +213,14 @@ class Data(Instrument):
         if is_training and session.clock.stage != "train":
             session.stage(em, "train")
         if self._is_recorded:
-            em.write_json("batch", self._body(em, known, iterator, batch))
+            body = self._body(em, known, iterator, batch, is_training=is_training)
+            em.write_json("batch", body)
         if is_training:
             tell(session, session.hooks.after_batch, iterator, batch)
 
-    def _body(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> bytes:
+    def _body(
+        self, em: Emitter, known: Any, iterator: Any, batch: Any, *, is_training: bool
+    ) -> bytes:
         """The record of a batch."""
         session, needs = self.session, self.session.needs
         _, head, may_repeat = known
@@ -223,45 +236,107 @@ class Data(Instrument):
         ]
         index = iterator._num_yielded - 1
         if session.compared is not None:
-            told = zip(leaves, texts, leaves.values())
-            texts = session.compared.batch(known[0], drawn, list(told))
+            values = list(zip(leaves, texts, leaves.values()))
+            texts = session.compared.batch(known[0], drawn, values)
         body = BATCH % (head, index, b",".join(texts))
         if has_samples:
             first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
             if first is not None and is_plain_cpu(first):
                 body += SAMPLES + orjson.dumps(row_fingerprints(first, MAX_SAMPLES))
         body += drawn
+        if self._rows is not None and self._has_rows(index, is_training=is_training):
+            rows = self._rows.of(leaves)
+            told = [b'%b:"%b"' % (quoted_path(path), text) for path, text in rows.items()]
+            if told:
+                body += ROWS % b",".join(told)
         if not modes():
             tokens = token_facts(batch, session.tracker.special_ids)
             if tokens:
                 body += TOKENS + dumps(tokens)
         return body
 
+    def _has_rows(self, index: int, *, is_training: bool) -> bool:
+        """Whether the rows of a batch are fingerprinted.
+
+        The first batch of an evaluation is often fetched before anything shows that it is one.
+        """
+        if modes():
+            return False
+        if is_training and self._trained.is_due(self.session.clock.step):
+            return True
+        if (is_training and index) or self._evaluated >= _MOST_EVALUATED:
+            return False
+        self._evaluated += 1
+        return True
+
+    def _label(self, dataset: Any) -> str:
+        """The name of the data that a dataset reads."""
+        if len(self._data) >= FEW:
+            self._data.clear()
+        return self._data.setdefault(_data_of(dataset), f"dataset{len(self._data)}")
+
 
 def _head(
-    label: str,
-    epoch: int,
-    sampler: str | None = None,
-    loader: data.DataLoader[Any] | None = None,
+    label: str, epoch: int, loader: data.DataLoader[Any] | None = None, of: str = ""
 ) -> bytes:
     """The common fields of all batches of an iterator."""
-    fields: dict[str, Any] = {"loader": label, "epoch": epoch, "sampler": sampler}
-    order = own(loader.sampler).get("epoch") if loader is not None else None
+    fields: dict[str, Any] = {"loader": label, "epoch": epoch, "sampler": None}
+    if loader is None:
+        return orjson.dumps(fields)[1:-1]
+    batches, sampler = loader.batch_sampler, _drawn_by(loader)
+    fields |= {"sampler": dotted(type(sampler)), "dataset": of}
+    order = own(loader.sampler).get("epoch")
     if type(order) is int:  # of set_epoch()
         fields["sampler_epoch"] = order
-    if loader is not None and loader.num_workers:
+    if loader.num_workers:
         fields["workers"] = loader.num_workers
-    if loader is not None and type(loader.sampler) in _DRAWING:
+    if type(sampler) in _DRAWING:
         try:
             fields["dataset_size"] = len(loader.dataset)  # type: ignore[arg-type]
-            if type(loader.sampler) is data.WeightedRandomSampler:
-                fields["weights"] = len(loader.sampler.weights)
-        except TypeError as error:  # a dataset may not know its number of samples
+            if type(sampler) is data.WeightedRandomSampler:
+                fields["weights"] = len(sampler.weights)
+            if type(sampler) is data.DistributedSampler:
+                fields["replicas"] = sampler.num_replicas
+            if type(batches) is data.BatchSampler and batches.drop_last:
+                fields["dropped"] = len(sampler) % batches.batch_size
+        except (TypeError, NotImplementedError) as error:  # the number of samples may be unknown
             give_back(error)
     return orjson.dumps(fields)[1:-1]
 
 
-_DRAWING = (data.RandomSampler, data.WeightedRandomSampler)
+_DRAWING = (
+    data.SequentialSampler,
+    data.RandomSampler,
+    data.WeightedRandomSampler,
+    data.DistributedSampler,
+)
+
+
+def _data_of(dataset: Any) -> tuple[Any, ...]:
+    """The class of a dataset and its arrays: equal for two datasets over the same ones.
+
+    Its other attributes, such as transforms, do not count. A dataset without a known array, list
+    or dataset equals only itself.
+    """
+    held: list[tuple[object, ...]] = []
+    for name, value in own(dataset).items():
+        inner: Any = sequence_of(value, _MAX_LEAVES + 1)
+        items = [] if inner is None or len(inner) > _MAX_LEAVES else list(inner)
+        known = list(filter(None, map(_array, items))) or list(filter(None, [_array(value)]))
+        held += [(name, *one) for one in known]
+    return (type(dataset), *held) if held else (type(dataset), id(dataset))
+
+
+def _array(value: Any) -> tuple[Any, ...] | None:
+    """The identity of an array, a list or a dataset; None for other values."""
+    if is_a(value, torch.Tensor):
+        plain = as_plain(value)
+        return plain.data_ptr() if has_memory(plain) else id(value), plain.shape
+    if type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
+        return value.__array_interface__["data"][0], value.shape
+    return (id(value),) if is_a(value, (list, dict, data.Dataset)) else None
+
+
 # An iterator from before the start of the recording.
 _UNKNOWN = ("loader", _head("loader", 0), True)
 
@@ -288,14 +363,12 @@ def _take(iterator: Any) -> Any:
     return drawn.popleft() if drawn else None
 
 
-def _sampler(loader: data.DataLoader[Any]) -> str:
-    """Class of the sampler, or of the one that a batch sampler of torch draws from."""
-    batches = loader.batch_sampler
+def _drawn_by(loader: data.DataLoader[Any]) -> Any:
+    """The sampler, also the one that a batch sampler of torch draws from."""
+    batches: Any = loader.batch_sampler
     if batches is None:
-        return dotted(type(loader.sampler))
-    if type(batches) is data.BatchSampler:
-        return dotted(type(batches.sampler))
-    return dotted(type(batches))
+        return loader.sampler
+    return batches.sampler if type(batches) is data.BatchSampler else batches
 
 
 def _may_repeat(iterator: Any) -> bool:

@@ -6,7 +6,8 @@ Does not import torch: the launcher and the command line also load this module.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from os import urandom
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +49,7 @@ class Settings:
     probe: whether experiments are made on copies of the process.
     source: whether the source files of the program are copied into the trace.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
+    secret: hex digits, the key of the fingerprints of rows. It is not in the trace.
     """
 
     directory: str
@@ -68,6 +70,7 @@ class Settings:
     probe: bool = False
     source: bool = False
     package: str = _PACKAGE
+    secret: str = field(default_factory=lambda: urandom(16).hex(), compare=False, repr=False)
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -82,7 +85,8 @@ class Settings:
 
     def to_env(self) -> dict[str, str]:
         """The variable that `from_env` reads, to be added to a child's environment."""
-        own = {"directory": self.directory, "run_id": self.run_id, "package": self.package}
+        names = ("directory", "run_id", "package", "secret")
+        own = {name: getattr(self, name) for name in names}
         record = {**own, **self.summary()}
         return {VARIABLE: orjson.dumps(record).decode()}
 

@@ -53,6 +53,7 @@ class Session:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.secret = settings.secret
         self.recording = RecordingFlags()
         self.clock = Clock()
         self.local = ThreadState()
