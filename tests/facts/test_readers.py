@@ -292,3 +292,35 @@ def test_what_was_not_recorded_is_no_fact() -> None:
 
 def test_workers_of_loaders_have_no_facts() -> None:
     assert facts_of(TraceBuilder(worker=True).process(worker=True).build()) == []
+
+
+def with_rows(*, exchanged: bool) -> TraceBuilder:
+    a, b = ["".join(f"{start + one:012x}" for one in range(16)) for start in (1, 100)]
+    run = net()
+    run.step(omit=("batch",)).batch(samples=(), rows={"a": a, "b": b})
+    run.step(omit=("batch",)).set_stage("eval")
+    rows = {"a": b, "b": a} if exchanged else {"a": a[12:] + a[:12], "b": b}
+    return run.batch(loader="loader1", samples=(), rows=rows)
+
+
+@pytest.mark.parametrize(("exchanged", "seen_as"), [(True, "all"), (False, "none")])
+def test_a_row_is_known_by_all_of_its_tensors(exchanged: bool, seen_as: str) -> None:
+    facts = facts_of(with_rows(exchanged=exchanged).build())
+    (shared,) = [fact for fact in facts if fact.kind == "rows.evaluated and trained on"]
+    assert (shared.seen_as, shared.values["rows"]) == (seen_as, 16)
+
+
+def test_the_first_batch_of_an_evaluation_counts_as_evaluated() -> None:
+    run = net()
+    run.step(omit=("batch",)).batch(samples=tuple(rows(0, 32)))
+    run.batch(loader="loader1", samples=tuple(rows(40, 60)))  # fetched in stage train
+    run.set_stage("eval").batch(loader="loader1", samples=tuple(rows(60, 80)))
+    (shared,) = [f for f in facts_of(run.build()) if f.kind == "rows.evaluated and trained on"]
+    assert (shared.seen_as, shared.values["rows"]) == ("none", 40)
+
+
+def test_the_share_of_a_rank_is_no_part_of_the_data_set() -> None:
+    run = net()
+    for epoch in range(2):
+        run.step(omit=("batch",)).batch(epoch=epoch, dataset_size=64, drawn=32, replicas=2)
+    assert "rows.read of the data set" not in {fact.kind for fact in facts_of(run.build())}

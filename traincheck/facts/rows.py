@@ -1,11 +1,12 @@
 """Rows that loaders deliver: repeated, in which order, how many of the data set, and to whom.
 
-A row is known by the fingerprint of its part of the first tensor of a batch, for up to 64 rows.
+A row is known by the fingerprint of its part of the first tensor, which all batches of a whole
+recording have. Else it is known by those of its parts of all tensors, in any order, so that
+exchanged inputs give the same row.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -16,9 +17,10 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event
 from traincheck.schema.facts import Fact
 from traincheck.schema.marks import EVAL_STAGE
+from traincheck.schema.rows import UNKNOWN, row_prints
 
 _ENOUGH = 16  # rows: fewer repeat by chance, or show nothing
-_MOST = 200_000  # rows that are remembered of a loader
+_MOST = 400_000  # rows that are remembered
 
 REPEATED = Kind(
     "rows.repeated in a batch",
@@ -63,15 +65,37 @@ SHARED = Kind(
 
 
 @dataclass(slots=True)
-class _Loader:
-    """The batches of one loader in one stage."""
+class _Pass:
+    """One pass over a loader.
 
-    rows: int = 0
+    Attributes:
+        rows: in order, as far as all batches have them.
+    """
+
+    is_evaluation: bool = False
+    rows: list[str] = field(default_factory=list)
+    is_whole: bool = True
+    known: set[str] = field(default_factory=set)
+    count: int = 0
     repeated: int = 0
-    epochs: dict[int, list[str]] = field(default_factory=dict)
-    drawn: Counter[int] = field(default_factory=Counter)
+    drawn: int = 0
+
+
+@dataclass(slots=True)
+class _Loader:
+    """The passes over one loader in one stage."""
+
+    passes: list[_Pass] = field(default_factory=list)
     size: int = 0
     most: int = 0  # samples of a batch
+
+    @property
+    def rows(self) -> int:
+        return sum(one.count for one in self.passes)
+
+    @property
+    def repeated(self) -> int:
+        return sum(one.repeated for one in self.passes)
 
 
 class Rows(FactReader):
@@ -82,42 +106,50 @@ class Rows(FactReader):
     observes: ClassVar = Needs(kinds=frozenset({"batch"}))
 
     def __init__(self) -> None:
-        self._loaders: dict[tuple[str, bool], _Loader] = {}
+        self._passes: dict[tuple[str, int], _Pass] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self._stored = 0
 
     def observe(self, event: Event) -> None:
         if not isinstance(event, BatchEvent):
             return
-        key = event.loader, event.stage == EVAL_STAGE
-        loader = self._loaders.setdefault(key, _Loader())
-        loader.rows += len(event.samples)
-        loader.repeated += len(event.samples) - len(set(event.samples))
-        loader.drawn[event.epoch] += event.drawn
-        loader.size = max(loader.size, event.dataset_size)
-        loader.most = max(loader.most, event.drawn)
-        if loader.rows <= _MOST:
-            loader.epochs.setdefault(event.epoch, []).extend(event.samples)
+        one = self._passes.setdefault((event.loader, event.epoch), _Pass())
+        # The first batch of an evaluation is often fetched before anything shows that it is one
+        one.is_evaluation |= event.stage == EVAL_STAGE
+        one.drawn += event.drawn
+        size, most = self._sizes.get(event.loader, (0, 0))
+        if not event.replicas:  # else each rank draws its share
+            size = max(size, event.dataset_size)
+        self._sizes[event.loader] = size, max(most, event.drawn)
+        one.is_whole &= bool(event.samples)
+        if self._stored <= _MOST:
+            one.rows += event.samples
+            rows = _whole_rows(event)
+            one.known.update(event.samples or rows)
+            one.count += len(rows)
+            one.repeated += len(rows) - len(set(rows))
+            self._stored += len(rows) + len(event.samples)
 
     def facts(self) -> Iterator[Fact]:
-        for (name, _), loader in self._loaders.items():
+        loaders: dict[tuple[str, bool], _Loader] = {}
+        for (name, _), one in self._passes.items():
+            size, most = self._sizes[name]
+            loader = loaders.setdefault((name, one.is_evaluation), _Loader(size=size, most=most))
+            loader.passes.append(one)
+        for (name, _), loader in loaders.items():
             if loader.rows >= _ENOUGH:
                 yield _repeated(name, loader)
                 yield _order(name, loader)
-            if loader.size and len(loader.drawn) > 1:
+            if loader.size and len(loader.passes) > 1:
                 yield _read(name, loader)
-        if self._loaders:
+        if loaders:
             yield self._shared()
 
     def _shared(self) -> Fact:
-        trained, evaluated = (
-            {
-                row
-                for (_, is_of_evaluation), loader in self._loaders.items()
-                if is_of_evaluation is evaluates
-                for rows in loader.epochs.values()
-                for row in rows
-            }
-            for evaluates in (False, True)
-        )
+        found: dict[bool, set[str]] = {True: set(), False: set()}
+        for one in self._passes.values():
+            found[one.is_evaluation] |= one.known
+        trained, evaluated = found[False], found[True]
         if not evaluated or not trained:
             return Fact(kind=SHARED.name, seen_as="no evaluation")
         number = len(trained & evaluated)
@@ -127,6 +159,14 @@ class Rows(FactReader):
         )
         values = {"number": number, "rows": len(evaluated)}
         return Fact(kind=SHARED.name, seen_as=seen_as, values=values)
+
+
+def _whole_rows(event: BatchEvent) -> list[str]:
+    """The rows of a batch whose content is known, over all of its tensors."""
+    if not event.rows:
+        return list(event.samples)
+    rows = zip(*map(row_prints, event.rows.values()))
+    return [" ".join(sorted(row)) for row in rows if UNKNOWN not in row]
 
 
 def _repeated(name: str, loader: _Loader) -> Fact:
@@ -139,7 +179,7 @@ def _repeated(name: str, loader: _Loader) -> Fact:
 
 
 def _order(name: str, loader: _Loader) -> Fact:
-    epochs = [rows for rows in loader.epochs.values() if len(rows) >= _ENOUGH]
+    epochs = [one.rows for one in loader.passes if one.is_whole and len(one.rows) >= _ENOUGH]
     values = {"epochs": len(epochs)}
     if len(epochs) < 2:  # noqa: PLR2004
         return Fact(kind=ORDER.name, of=name, seen_as="one epoch", values=values)
@@ -154,7 +194,7 @@ def _order(name: str, loader: _Loader) -> Fact:
 
 
 def _read(name: str, loader: _Loader) -> Fact:
-    drawn = max(loader.drawn.values())
+    drawn = max(one.drawn for one in loader.passes)
     seen_as = (
         "more"
         if drawn > loader.size
