@@ -5,9 +5,9 @@ Does not import torch: the launcher and the command line also load this module.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import urandom
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,7 +70,7 @@ class Settings:
     probe: bool = False
     source: bool = False
     package: str = _PACKAGE
-    secret: str = field(default_factory=lambda: os.urandom(16).hex(), compare=False, repr=False)
+    secret: str = field(default_factory=lambda: urandom(16).hex(), compare=False, repr=False)
 
     @property
     def packages(self) -> tuple[str, ...]:
