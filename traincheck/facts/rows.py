@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from traincheck.facts.kinds import Kind
 from traincheck.facts.reader import FactReader
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import BATCH_ROWS, Needs
 from traincheck.schema.events import BatchEvent, Event
 from traincheck.schema.facts import Fact
 from traincheck.schema.marks import EVAL_STAGE
@@ -26,9 +26,9 @@ REPEATED = Kind(
     "rows.repeated in a batch",
     {
         "none": "all rows of each batch of {of} differ",
-        "few": "{number} of {rows} rows of {of} occur twice in one batch",
-        "many": "{number} of {rows} rows of {of} occur twice in one batch",
-        "nearly all": "{number} of {rows} rows of {of} occur twice in one batch",
+        "few": "{number} of {rows} recorded rows of {of} occur twice in one batch",
+        "many": "{number} of {rows} recorded rows of {of} occur twice in one batch",
+        "nearly all": "{number} of {rows} recorded rows of {of} occur twice in one batch",
     },
     unsaid="A sampler with replacement, or a data set of few values, repeats rows by design.",
 )
@@ -55,10 +55,10 @@ SHARED = Kind(
     "rows.evaluated and trained on",
     {
         "no evaluation": "no loader is read in an evaluation",
-        "none": "none of {rows} evaluated rows is one that was trained on",
-        "few": "{number} of {rows} evaluated rows are rows that were trained on",
-        "some": "{number} of {rows} evaluated rows are rows that were trained on",
-        "all": "{number} of {rows} evaluated rows are rows that were trained on",
+        "none": "none of {rows} recorded rows of evaluations is a recorded row of training",
+        "few": "{number} of {rows} recorded rows of evaluations are rows of training",
+        "some": "{number} of {rows} recorded rows of evaluations are rows of training",
+        "all": "{number} of {rows} recorded rows of evaluations are rows of training",
     },
     unsaid="Rows may be equal by chance where they hold few values.",
 )
@@ -102,7 +102,7 @@ class Rows(FactReader):
     """Follows the batches of loaders."""
 
     kinds: ClassVar = (REPEATED, ORDER, READ, SHARED)
-    needs: ClassVar = Needs(kinds=frozenset({"batch"}), states=frozenset({"batch@content"}))
+    needs: ClassVar = Needs(kinds=frozenset({"batch"}), states=frozenset({BATCH_ROWS}))
     observes: ClassVar = Needs(kinds=frozenset({"batch"}))
 
     def __init__(self) -> None:
@@ -139,6 +139,7 @@ class Rows(FactReader):
         for (name, _), loader in loaders.items():
             if loader.rows >= _ENOUGH:
                 yield _repeated(name, loader)
+            if all(one.is_whole for one in loader.passes) and loader.rows >= _ENOUGH:
                 yield _order(name, loader)
             if loader.size and len(loader.passes) > 1:
                 yield _read(name, loader)

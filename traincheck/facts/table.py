@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from traincheck.facts import (
     copies,
     evaluation,
@@ -17,7 +15,7 @@ from traincheck.facts import (
 )
 from traincheck.facts.kinds import Kinds
 from traincheck.facts.reader import FactReader
-from traincheck.schema.claims import BATCH_CONTENT, Needs
+from traincheck.schema.claims import Needs
 
 READERS: tuple[type[FactReader], ...] = (
     *signal.READERS,
@@ -34,11 +32,8 @@ KINDS = Kinds(kind for reader in READERS for kind in reader.kinds)
 
 
 def needs_of_facts() -> Needs:
-    """The events that a recording takes for facts by default: those that cost little.
-
-    Fingerprints of the content of batches are not among them.
-    """
+    """All that a trace must hold for these facts."""
     found = Needs()
     for reader in READERS:
         found |= reader.needs
-    return replace(found, states=found.states - {BATCH_CONTENT})
+    return found
