@@ -3,6 +3,10 @@
 Functions are not replaced for it, so that the other steps cost nothing. The mode lies below those
 of the program: each ``with`` of the program still takes its own mode out.
 
+A function of torch that is written in Python would call itself through the mode. Its tracebacks and
+the lines of its warnings would then be others. So, while the mode is alone, these functions find
+no reason to hand on a call, and the mode sees what they call instead.
+
 `torch.compile` would trace the mode. A program that compiles is not looked at from then on.
 """
 
@@ -13,10 +17,13 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
+import torch.functional
 from torch.overrides import TorchFunctionMode
 
 from traincheck.collect.moments.moment import Around
 from traincheck.collect.moments.moments import Moments
+from traincheck.collect.moments.replacements import Replacement
+from traincheck.collect.tensors.reading import PLAIN_TYPES
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.collect.trace_writer.guard import Threads, guarded
 from traincheck.collect.trace_writer.recording_state import is_traced, state
@@ -27,6 +34,9 @@ Called: TypeAlias = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
 _depth: Callable[[], int] = torch._C._len_torch_function_stack
 _push: Callable[[Any], None] = torch._C._push_on_torch_function_stack
 _pop: Callable[[], Any] = torch._C._pop_torch_function_stack
+# Modules whose functions ask whether to hand on a call, and the functions that they ask
+_ASKING = (torch.nn.functional, torch.functional, torch._tensor, torch.autograd)
+_ASKED = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 _DEVICE = "DeviceContext"  # torch keeps it at the bottom, and takes it out from there
 
 
@@ -43,6 +53,7 @@ class Operations(TorchFunctionMode):
         super().__init__()
         self._session, self._called = session, called
         self._is_on = self._is_ended = False
+        self._asked: list[Replacement] = []
         self._compiles = moments.at(torch, "compile")
         self._listener = Around(before=self._compiled, always=True)
 
@@ -59,6 +70,13 @@ class Operations(TorchFunctionMode):
             self._is_ended = True
             return
         self._compiles.add(self._listener)
+        for holder in _ASKING:
+            for name in _ASKED:
+                original = vars(holder).get(name)
+                if original is not None:
+                    layer = Replacement(self, holder, name, original)
+                    layer.put_in(_unless_alone(original))
+                    self._asked.append(layer)
         _rearranged(self, is_wanted=True)
         self._is_on = True
 
@@ -67,6 +85,10 @@ class Operations(TorchFunctionMode):
         if self._is_on:
             self._is_on = False
             self._compiles.leave(self._listener)
+        while self._asked:
+            layer = self._asked.pop()
+            if not layer.is_covered():
+                layer.take_out()
         _rearranged(self, is_wanted=False)
 
     def _compiled(self, _args: Any, _kwargs: Any) -> None:
@@ -87,6 +109,22 @@ class Operations(TorchFunctionMode):
         if em is not None and not em.busy and session.recording.on:
             guarded(em, self._called, getattr(func, "__name__", ""), args, kwargs or {}, result)
         return result
+
+
+def _unless_alone(original: Callable[..., bool]) -> Callable[..., bool]:
+    """``has_torch_function``, but that the mode alone is no reason to hand on a call."""
+
+    def has_torch_function(*given: Any) -> bool:
+        if _depth() == 1:
+            tensors = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+            if all(type(one) in _PLAIN for one in tensors):
+                return False
+        return original(*given)
+
+    return hidden(has_torch_function)
+
+
+_PLAIN = frozenset({*PLAIN_TYPES, type(None), bool, int, float, str})
 
 
 def _has_compiled() -> bool:

@@ -21,6 +21,8 @@ from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.tensors.devices import read_together
 from traincheck.collect.tensors.operation_looks import (
     LOOKS,
+    NAMES,
+    OF_LAYERS,
     Call,
     Numbers,
     of_tensor,
@@ -49,6 +51,9 @@ _MODELS = 4  # calls of outermost modules in a step
 _WITH_FAST_PATH = (
     torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer,
 )  # fmt: skip
+# Modules of torch that call a function for the program
+_METHODS = ("torch._tensor", "torch.overrides")
+_LAYERS = (*_METHODS, "torch.nn.modules", "torch.nn.functional", "torch.functional")
 _LABELS = frozenset({"label", "labels", "target", "targets", "y", "tgt"})
 _GREATEST = torch.finfo(torch.float32).max
 
@@ -136,9 +141,9 @@ class OperationObserver(Observer):
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """The program has called a function."""
-        looks = LOOKS.get(name, ())
-        place = where_program() if looks else None
-        for look, read in looks:
+        name = NAMES.get(name, name)
+        for look, read in LOOKS.get(name, ()):
+            place = where_program(_LAYERS if look in OF_LAYERS else _METHODS)
             if place is None and look != "loss":
                 continue  # not of the program
             place = place or where() or ""
@@ -300,5 +305,5 @@ def _uses(lines: Mapping[_Key, _Line]) -> Iterator[OperationUse]:
                     found.setdefault(name, []).append(max(-_GREATEST, min(value, _GREATEST)))
         means = {name: sum(values) / len(values) for name, values in found.items()}
         if "over" in means:
-            means["over"] = max(line.over, *found["over"])
+            means["over"] = max(float(line.over), *found["over"])
         yield OperationUse(look, function, line_of, line.calls, means, of)

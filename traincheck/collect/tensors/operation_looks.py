@@ -207,14 +207,16 @@ def _singular(call: Call) -> Numbers | None:
 
 def _embedding(call: Call) -> Numbers | None:
     """The rows of the table, the highest index, and the share of padding."""
-    ids, weight, padding = (
-        call.given(0, "input"), call.given(1, "weight"), call.given(2, "padding_idx"),
-    )  # fmt: skip
+    first, second = call.given(0, "input"), call.given(1, "weight")
+    padding = call.given(2, "padding_idx")
+    # F.embedding gets the indices first, and torch.embedding the table
+    is_table = type(first) in PLAIN_TYPES and first.dtype in FLOATS
+    ids, weight = (second, first) if is_table else (first, second)
     if not is_readable(ids) or type(weight) not in PLAIN_TYPES:
         return None
     seen = few(ids)
     found: Numbers = {"rows": float(len(weight)), "highest": seen.max().float()}
-    if isinstance(padding, int):
+    if isinstance(padding, int) and (padding >= 0 or not is_table):  # torch has -1 for none
         row = padding % len(weight)
         found["padding"] = _share(seen == row)
         if is_readable(weight):
@@ -234,11 +236,11 @@ def _dropout(call: Call) -> Numbers | None:
 
 def _resize(call: Call) -> Numbers | None:
     """Whether values that are whole numbers are interpolated."""
-    given, mode = call.given(0, "input"), call.given(3, "mode")
+    given = call.given(0, "input")
     if not is_readable(given) or given.dtype not in FLOATS:
         return None
     seen = few(given)
-    blends = mode not in (None, "nearest", "nearest-exact")
+    blends = "nearest" not in call.name
     return {"whole": (seen == seen.round()).all().float(), "blends": float(blends)}
 
 
@@ -389,6 +391,19 @@ def of_tensor(tensor: torch.Tensor, earlier: dict[str, torch.Tensor]) -> Numbers
 _DIM_IS_THIRD = frozenset({"norm", "normalize", "vector_norm", "matrix_norm"})
 _QUOTIENTS = frozenset({"div", "true_divide", "__truediv__", "divide"})
 _OF_CLASSES = frozenset({"cross_entropy", "nll_loss"})
+_BLENDING = "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d"
+# What functions of torch.nn.functional call, with the names by which a user knows them
+NAMES: Mapping[str, str] = {
+    "cross_entropy_loss": "cross_entropy",
+    "nll_loss_nd": "nll_loss",
+    "linalg_vector_norm": "vector_norm",
+    "rsub": "__rsub__",
+    "dropout_": "dropout",
+}
+# Looks at what layers and functions of torch call for the program
+OF_LAYERS = frozenset({
+    "softmax", "rectifier", "blocked", "embedding", "dropout", "resize", "recurrent", "loss",
+})  # fmt: skip
 _CHOICES: Sequence[tuple[str, Look, str]] = (
     ("softmax", _softmax, "softmax log_softmax"),
     (
@@ -407,7 +422,7 @@ _CHOICES: Sequence[tuple[str, Look, str]] = (
     ("singular", _singular, "log log2 log10 sqrt rsqrt reciprocal div true_divide divide"),
     ("embedding", _embedding, "embedding"),
     ("dropout", _dropout, "dropout dropout2d feature_dropout alpha_dropout"),
-    ("resize", _resize, "interpolate"),
+    ("resize", _resize, _BLENDING + " upsample_nearest2d upsample_nearest1d upsample_nearest3d"),
     ("recurrent", _recurrent, "lstm"),
     ("loss", _loss, " ".join(LOSSES)),
     ("even", _even, "sub __rsub__ div sigmoid tanh softmax normalize"),

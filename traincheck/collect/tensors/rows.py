@@ -78,7 +78,7 @@ class RowPrints:
             drawn = Random(size)  # not the generator of the program
             places = sorted(drawn.sample(range(size), min(_READ, size)))
             read = torch.tensor(
-                [row * size + place for row in row_places(rows) for place in places]
+                [row * size + place for row in row_places(rows) for place in places], device="cpu"
             )
             self._read[rows, leaf.numel()] = read
         picked = leaf.detach().view(-1).index_select(0, read)

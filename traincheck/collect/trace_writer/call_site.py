@@ -22,11 +22,6 @@ _OWN_DIR = str(Path(__file__).parents[1])
 _PASSING_ON = re.compile(
     r"[\\/](?:site|dist)-packages[\\/](?:accelerate|lightning_fabric|lightning[\\/]fabric)[\\/]"
 )
-# Parts of torch that call a function because the program does
-_FORWARDING = (
-    "torch.nn.modules", "torch.nn.functional", "torch.functional", "torch.overrides",
-    "torch._tensor", "torch.utils._contextlib", "torch._jit_internal",
-)  # fmt: skip
 # Frames that are no line of a program: the standard library, and scripts made by pip
 _BESIDE = (sysconfig.get_path("stdlib"), sysconfig.get_path("scripts"))
 _CELL = "<ipython-input-"  # in a terminal; cells of a notebook have file names
@@ -50,10 +45,11 @@ def where() -> str | None:
     return outside(sys._getframe(2))
 
 
-def where_program() -> str | None:
+def where_program(forwarding: tuple[str, ...]) -> str | None:
     """The line of the program that makes a call; None if torch or a package makes it.
 
-    A layer of torch and a function of `torch.nn.functional` call others for the program.
+    Args:
+        forwarding: how names of modules of torch begin that call it for the program.
     """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
@@ -63,7 +59,7 @@ def where_program() -> str | None:
         if lines is not None:
             return None
         module = frame.f_globals.get("__name__", "")
-        if module.startswith("torch.") and not module.startswith(_FORWARDING):
+        if module.startswith("torch.") and not module.startswith(forwarding):
             return None
         frame = frame.f_back
     return None
