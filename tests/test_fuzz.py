@@ -13,7 +13,7 @@ from benchmarks.fuzz.cases import TARGETS, Case, Target, cases
 from benchmarks.fuzz.corpus import make_corpus
 from traincheck.schema.findings import NOTHING_CHECKED
 
-CASES = 100
+CASES, PARTS = 100, 3
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +21,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_corpus(tmp_path_factory.mktemp("fuzz") / "corpus")
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, PARTS))]
+)
 def test_no_damaged_input_crashes_or_hangs_a_command(
     part: int, corpus: Path, tmp_path: Path
 ) -> None:
     for case in cases(20_260_101, CASES):
-        if case.number % 4 == part:
+        if case.number % PARTS == part:
             found = run_case(case, corpus, tmp_path)
             assert found.fault is None, f"{case}\n{found.fault}\n{found.err}"
 

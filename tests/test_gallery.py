@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 NAMES = ("plain_loop", "hf_trainer", "lightning_module", "torchrun_ddp", "notebook")
+# Mended twins that are tried each time. That frameworks train quietly is tested elsewhere, too.
+MENDED = ("plain_loop", "torchrun_ddp")
 NEEDS = {
     "hf_trainer": ("transformers", "accelerate"),
     "lightning_module": ("lightning",),
@@ -81,7 +83,10 @@ def test_an_example_gives_its_output(gallery: ModuleType, name: str, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in MENDED else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES],
+)
 def test_a_mended_example_has_no_finding(gallery: ModuleType, name: str, tmp_path: Path) -> None:
     one = example(gallery, name)
     gallery.copy_examples(tmp_path)

@@ -19,6 +19,9 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.algorithms.join import Join
 
+# Freeing a group joins the threads of gloo while the GIL is held. One of them may wait for it.
+kept = []
+
 
 class Net(nn.Module):
     def __init__(self):
@@ -53,6 +56,7 @@ def work(rank, path):
         dist.recv(torch.zeros(2), src=0)
     dist.all_reduce(model.module.layer.weight.grad.data)
     dist.all_reduce(torch.zeros(1, 2))
+    kept.append((model, handle, pair))
     dist.destroy_process_group()
     print("rank", rank, model.module.layer.weight.tolist(), flush=True)
 

@@ -11,7 +11,14 @@ from benchmarks.cases import BUGS, MLP
 from benchmarks.harness import PROGRAMS
 from benchmarks.lab import FULL, SELECTIVE, alarms, brief, checked
 
-TRIALS = 4
+# Each cuts a run in other places.
+trials = pytest.mark.parametrize(
+    "trials",
+    [
+        pytest.param(range(2), id="some"),
+        pytest.param(range(2, 4), id="more", marks=pytest.mark.nightly),
+    ],
+)
 BAD = b'{"k":"call","n":'
 
 
@@ -66,6 +73,7 @@ def with_hole(run: Path, out: Path, cut, pick) -> Path:
     return out
 
 
+@trials
 @pytest.mark.parametrize("cut", HOLES, ids=lambda cut: cut.__name__)
 @pytest.mark.parametrize(
     ("program", "view"),
@@ -75,13 +83,13 @@ def with_hole(run: Path, out: Path, cut, pick) -> Path:
         pytest.param(PROGRAMS / "lbfgs.py", FULL, id="lbfgs", marks=pytest.mark.slow),
     ],
 )
-def test_a_healthy_run_with_a_hole_is_left_alone(lab, tmp_path, program, cut, view):
+def test_a_healthy_run_with_a_hole_is_left_alone(lab, tmp_path, program, cut, view, trials):
     learned = lab.invariants(program)
     run = lab.reference(program)
     if view == SELECTIVE:
         run = lab.trace(program, {"UP_SEED": 7, "UP_STEPS": 30}, view=view, invariants=learned)
     held = 0
-    for trial in range(TRIALS):
+    for trial in trials:
         pick = random.Random(f"{cut.__name__} {trial}")
         cut_run = with_hole(run, tmp_path / f"run{trial}", cut, pick)
         report = checked(cut_run, learned)
@@ -108,7 +116,8 @@ def test_a_bug_is_found_beside_a_hole(lab, tmp_path, bug):
     ][:1]
 
 
-def test_what_a_hole_hides_is_not_learned(lab, tmp_path):
+@pytest.mark.parametrize("trial", [0, pytest.param(1, marks=pytest.mark.nightly)])
+def test_what_a_hole_hides_is_not_learned(lab, tmp_path, trial):
     """From a run with a hole comes no claim that the whole run breaks."""
     from traincheck.infer.engine import Limits, Run, infer
     from traincheck.infer.replay_views import replay
@@ -117,10 +126,9 @@ def test_what_a_hole_hides_is_not_learned(lab, tmp_path):
 
     run = lab.reference(MLP)
     for cut in HOLES:
-        for trial in range(2):
-            out = tmp_path / f"{cut.__name__}{trial}"
-            source = TraceReader(with_hole(run, out, cut, random.Random(trial)))
-            learned = infer([Run(name="cut", source=source)], limits=Limits()).invariants
-            reports = replay(TraceReader(run), RELATIONS, learned)
-            found = [f.message for report in reports.values() for f in report.findings]
-            assert not found, (cut.__name__, trial, found)
+        out = tmp_path / cut.__name__
+        source = TraceReader(with_hole(run, out, cut, random.Random(trial)))
+        learned = infer([Run(name="cut", source=source)], limits=Limits()).invariants
+        reports = replay(TraceReader(run), RELATIONS, learned)
+        found = [f.message for report in reports.values() for f in report.findings]
+        assert not found, (cut.__name__, found)
