@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tests.collect.recording import Recording, recording
+from traincheck.collect.tensors.operation_looks import few
 from traincheck.schema.claims import Needs
 from traincheck.schema.observations.operations import OperationUses
 
@@ -314,3 +315,17 @@ def test_a_fault_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with recording(tmp_path, must_be_whole=False) as run:
         assert train() == plain
     assert run.marks("fault")
+
+
+@pytest.mark.parametrize("shape", [(64, 32, 26, 26), (5000,), (3, 100_000), (100_000, 3)])
+@pytest.mark.parametrize("dense", [True, False])
+def test_elements_that_are_read_are_spread_over_all_dims(
+    shape: tuple[int, ...], dense: bool
+) -> None:
+    places = torch.arange(torch.Size(shape).numel()).view(shape)
+    seen = few(places if dense else places.transpose(0, -1))
+    assert 500 < seen.numel() <= 4096
+    for dim, size in enumerate(shape):
+        stride = places.stride(dim)
+        met = seen.reshape(-1).div(stride, rounding_mode="floor") % size
+        assert met.unique().numel() >= min(size, 4)

@@ -62,7 +62,7 @@ def number_text(value: object) -> str:
         return str(value)
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3g}"  # noqa: PLR2004
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e12 else f"{value:.3g}"  # noqa: PLR2004
 
 
 class Kinds:

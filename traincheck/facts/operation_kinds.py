@@ -241,8 +241,8 @@ ROWS = (
             "operators.limits",
             {
                 "some": f"limits change some elements {_IN}",
-                "nothing": "{of}() changes no element",
-                "everything": "{of}() changes all elements",
+                "nothing": "{of}() changes none of the elements that were read",
+                "everything": "{of}() changes all elements that were read",
             },
             _STEP,
         ),
@@ -254,8 +254,8 @@ ROWS = (
             "operators.rectifiers",
             {
                 "some": f"rectifiers cut some elements {_IN}",
-                "none": "no result of {of}() is 0",
-                "all": "all results of {of}() are 0",
+                "none": "no result of {of}() that was read is 0",
+                "all": "all results of {of}() that were read are 0",
             },
             _STEP,
         ),
@@ -267,8 +267,8 @@ ROWS = (
             "operators.masks",
             {
                 "some": f"masks hide some elements {_IN}",
-                "nothing": "the mask of {of}() hides nothing",
-                "everything": "the mask of {of}() hides everything",
+                "nothing": "the mask of {of}() hides none of the elements that were read",
+                "everything": "the mask of {of}() hides all elements that were read",
             },
             _STEP,
             unsaid="A batch without padding has nothing to hide.",
@@ -339,7 +339,7 @@ ROWS = (
             "loss.prediction and target",
             {
                 "different": f"prediction and target differ {_IN}",
-                "equal": "prediction and target of {of} are equal",
+                "equal": "prediction and target of {of} are equal in all elements that were read",
             },
             _STEP,
         ),
@@ -351,7 +351,8 @@ ROWS = (
             "loss.target again",
             {
                 "change": f"targets change from step to step {_IN}",
-                "the same": "the target of {of} is the same in consecutive looks",
+                "the same": "the target of {of} is the same from step to step, as far as it was "
+                "read",
             },
             _STEP,
             unsaid="A program that trains on one whole data set has the same target by design.",
@@ -376,7 +377,7 @@ ROWS = (
             "loss.values of the target",
             {
                 "several values": f"targets hold several values {_IN}",
-                "one value": "all targets of {of} are {target_low}",
+                "one value": "all targets of {of} that were read are {target_low}",
             },
             _STEP,
             unsaid="Targets of adversarial losses are one value by design.",
@@ -455,7 +456,7 @@ ROWS = (
             "operators.results of one value",
             {
                 "several values": f"results hold several values {_IN}",
-                "one value": "all elements of the result of {of}() are {value}",
+                "one value": "all elements of the result of {of}() that were read are {value}",
             },
             _STEP,
         ),
@@ -467,7 +468,7 @@ ROWS = (
             "values.rows of an output",
             {
                 "different": f"outputs differ from row to row {_IN}",
-                "alike": "all rows of the output of {of} are the same",
+                "alike": "all rows of the output of {of} that were read are the same",
             },
             _STEP,
         ),
@@ -479,7 +480,7 @@ ROWS = (
             "values.rows of an input",
             {
                 "different": f"inputs differ from row to row {_IN}",
-                "alike": "all rows of the input `{name}` of {of} are the same",
+                "alike": "all rows of the input `{name}` of {of} that were read are the same",
             },
             _STEP,
         ),
@@ -491,7 +492,8 @@ ROWS = (
             "values.input again",
             {
                 "changes": f"inputs change from step to step {_IN}",
-                "the same": "the input `{name}` of {of} is the same in consecutive looks",
+                "the same": "the input `{name}` of {of} is the same from step to step, as far as "
+                "it was read",
             },
             _STEP,
             unsaid="A program that trains on one whole data set has the same input by design.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import Any, TypeAlias
 
 import torch
@@ -62,17 +62,40 @@ def is_readable(value: Any) -> bool:
     return is_countable(value.view(torch.uint8) if value.dtype in _FLAGS else value)
 
 
-def few(tensor: torch.Tensor, most: int = _ELEMENTS, *, whole: int = 0) -> torch.Tensor:
-    """Up to about ``most`` elements, evenly spread over the dims but the last ``whole`` ones."""
+def few(
+    tensor: torch.Tensor, most: int = _ELEMENTS, *, whole: int = 0, flat: bool = True
+) -> torch.Tensor:
+    """Up to about ``most`` elements, evenly spread.
+
+    Args:
+        tensor: of any shape.
+        most: elements that are read; a tensor that has no more is returned as it is.
+        whole: the last dims, whose elements stay together.
+        flat: whether a contiguous tensor is read in the order of its memory.
+    """
     tensor = detached(tensor)
-    for dim in range(tensor.dim() - whole):
-        count = tensor.numel()
-        if count <= most:
-            break
+    count, dims = tensor.numel(), tensor.dim() - whole
+    if count <= most:
+        return tensor
+    if flat and tensor.is_contiguous():
+        rows = tensor.view(-1, *tensor.shape[dims:])
+        step = -(-count // most)
+        while gcd(step, len(rows)) > 1:  # else it would miss places of a dim
+            step += 1
+        return rows[::step]
+    by_size = sorted(range(dims), key=lambda dim: tensor.shape[dim])
+    for left, dim in zip(range(dims, 0, -1), by_size):
+        share = (tensor.numel() / most) ** (1 / left)
+        step = max(1, min(round(share), tensor.shape[dim] // 4))
         # Odd, so that it does not fall together with a pattern of two, four or eight
-        step = min(tensor.shape[dim], -(-count // most)) | 1
-        tensor = tensor[(slice(None),) * dim + (slice(None, None, step),)]
+        tensor = tensor[(slice(None),) * dim + (slice(None, None, (step - 1) | 1),)]
     return tensor
+
+
+def _both(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same elements of two tensors of one shape."""
+    flat = one.is_contiguous() and other.is_contiguous()
+    return few(one, flat=flat), few(other, flat=flat)
 
 
 def _share(flags: torch.Tensor) -> torch.Tensor:
@@ -136,7 +159,8 @@ def _limit(call: Call) -> Numbers | None:
     given, result = call.given(0, "input", "self"), call.result
     if not (is_readable(given) and is_readable(result)) or given.shape != result.shape:
         return None
-    return {"changed": _share(few(given) != few(result))}
+    before, after = _both(given, result)
+    return {"changed": _share(before != after)}
 
 
 def _rectifier(call: Call) -> Numbers | None:
@@ -252,9 +276,10 @@ def _recurrent(call: Call) -> Numbers | None:
     _, h, c = result
     if not (is_readable(h) and is_readable(c)) or h.shape != c.shape:
         return None
-    found: Numbers = {"equal": (few(h) == few(c)).all().float()}
+    one, other = _both(h, c)
+    found: Numbers = {"equal": (one == other).all().float()}
     if isinstance(states, (tuple, list)) and len(states) == 2 and all(map(is_readable, states)):  # noqa: PLR2004
-        both = [few(one) for one in states]
+        both = _both(*states)
         found["zero"] = torch.stack([(one == 0).all() for one in both]).all().float()
         found["one_state"] = (both[0] == both[1]).all().float()
     return found
@@ -294,7 +319,8 @@ def _loss(call: Call) -> Numbers | None:
     found |= spread("prediction", few(given))
     found["whole"] = (seen == seen.round()).all().float() if seen.dtype in FLOATS else 1.0
     if given.shape == target.shape:
-        found["equal"] = (few(given) == few(target)).all().float()
+        one, other = _both(given, target)
+        found["equal"] = (one == other).all().float()
     if call.name in _OF_CLASSES and given.dim() > 1:
         rows = few(given.movedim(1, -1), whole=1).float()
         found["sums_to_1"] = ((rows.sum(-1) - 1).abs() < 1e-3).all().float() * (rows >= 0).all()  # noqa: PLR2004
@@ -365,6 +391,7 @@ def _even(call: Call) -> Numbers | None:
     return {"one_value": (low == high).float(), "value": low.float()}
 
 
+_ROWS, _ELEMENTS_OF_ROW = 16, 64  # that are compared with each other
 _SOME = 8  # elements: fewer are one value by chance
 
 
@@ -376,8 +403,9 @@ def of_tensor(tensor: torch.Tensor, earlier: dict[str, torch.Tensor]) -> Numbers
     found = spread("value", seen)
     found["whole"] = (seen == seen.round()).all().float() if seen.dtype in FLOATS else 1.0
     if tensor.dim() > 1 and len(tensor) > 1:
-        rows = few(tensor, 512)
-        found["rows_alike"] = (rows == rows[:1]).all().float() if len(rows) > 1 else 0.0
+        rows = detached(tensor)[:: -(-len(tensor) // _ROWS)].flatten(1)
+        rows = rows[:, :: max(rows.shape[1] // _ELEMENTS_OF_ROW, 1) | 1]
+        found["rows_alike"] = (rows == rows[:1]).all().float()
     sample = few(tensor, 128)
     before = earlier.get("value")
     if before is not None and before.shape == sample.shape:
