@@ -119,7 +119,8 @@ class OperationObserver(Observer):
             self._begin()
 
     def _end_step(self, em: Emitter) -> None:
-        self._end()
+        if self._mode.is_on:
+            self._end()
         lines, self._lines = self._lines, {}
         self._inputs.clear()
         self._depth = self._models = 0
