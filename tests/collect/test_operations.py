@@ -272,7 +272,27 @@ def test_modes_of_a_program_are_taken_out_as_it_does(tmp_path: Path) -> None:
         train(steps=1)
     assert Counting.calls > 20
     assert not torch._C._len_torch_function_stack()
-    assert len(run.marks(OperationUses.text)) == 5
+    assert len(run.marks(OperationUses.text)) == 3  # none within the device
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_a_device_that_is_entered_is_left(tmp_path: Path, default: bool) -> None:
+    """Steps begin within it; what is on top is taken out at its end."""
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with recording(tmp_path):
+        context = torch.device("cpu")
+        torch.set_default_device("cpu") if default else context.__enter__()
+        try:
+            for _ in range(3):
+                net(torch.randn(ROWS, 6)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        finally:
+            torch.set_default_device(None) if default else context.__exit__(None, None, None)
+        assert torch._C._len_torch_function_stack() <= 1  # of ours
+    assert not torch._C._len_torch_function_stack()
 
 
 def test_a_program_that_compiles_is_looked_at_no_more(tmp_path: Path) -> None:

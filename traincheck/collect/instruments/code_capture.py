@@ -61,6 +61,8 @@ class Transforms(Instrument):
         try:
             with contextlib.ExitStack() as stack:
                 if self._depth[0] == 1:
+                    for action in self.session.moments.transforms.all:
+                        action()
                     for instrument in self.session.installed:
                         if instrument.is_seen_by_transforms:
                             stack.enter_context(instrument.suspended())

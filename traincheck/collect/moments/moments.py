@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.data import dataloader
 
+from traincheck.collect.listeners import Listeners
 from traincheck.collect.moments.calls import Calls, ModuleCalls
 from traincheck.collect.moments.moment import Moment
 from traincheck.collect.moments.updates import Updates
@@ -22,6 +24,7 @@ class Moments:
         draws: of the function that draws the indices of a batch.
         fetches: of the iterators of loaders, which the instrument of data replaces.
         updates: steps of optimizers.
+        transforms: are called before TorchScript, fx or export read code.
     """
 
     def __init__(self, session: Threads) -> None:
@@ -32,6 +35,7 @@ class Moments:
         self.draws = Calls((dataloader._BaseDataLoaderIter, "_next_index"))
         self.fetches = Calls()
         self.updates = Updates(session.fault)
+        self.transforms = Listeners[Callable[[], None]]()
 
     def at(self, holder: Any, attribute: str) -> Moment:
         """The calls of another function, which outlives the recording."""

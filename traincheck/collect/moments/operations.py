@@ -7,7 +7,8 @@ A function of torch that is written in Python would call itself through the mode
 the lines of its warnings would then be others. So, while the mode is alone, these functions find
 no reason to hand on a call, and the mode sees what they call instead.
 
-`torch.compile` would trace the mode. A program that compiles is not looked at from then on.
+`torch.compile` would trace the mode, and TorchScript the replaced functions. A program that
+compiles is not looked at from then on.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ Called: TypeAlias = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
 
 _depth: Callable[[], int] = torch._C._len_torch_function_stack
 _push: Callable[[Any], None] = torch._C._push_on_torch_function_stack
+_at: Callable[[int], Any] = torch._C._get_function_stack_at
 _pop: Callable[[], Any] = torch._C._pop_torch_function_stack
 # Modules whose functions ask whether to hand on a call, and the functions that they ask
 _ASKING = (torch.nn.functional, torch.functional, torch._tensor, torch.autograd)
@@ -55,6 +57,7 @@ class Operations(TorchFunctionMode):
         self._is_on = self._is_ended = False
         self._asked: list[Replacement] = []
         self._compiles = moments.at(torch, "compile")
+        self._transforms = moments.transforms
         self._listener = Around(before=self._compiled, always=True)
 
     @property
@@ -64,12 +67,13 @@ class Operations(TorchFunctionMode):
 
     def begin(self) -> None:
         """Look from now on, unless the program compiles."""
-        if self._is_ended or self._is_on:
+        if self._is_ended or self._is_on or _has_device():
             return
         if _has_compiled():
             self._is_ended = True
             return
         self._compiles.add(self._listener)
+        self._transforms.add(self._compiled)
         for holder in _ASKING:
             for name in _ASKED:
                 original = vars(holder).get(name)
@@ -85,13 +89,14 @@ class Operations(TorchFunctionMode):
         if self._is_on:
             self._is_on = False
             self._compiles.leave(self._listener)
+            self._transforms.leave(self._compiled)
         while self._asked:
             layer = self._asked.pop()
             if not layer.is_covered():
                 layer.take_out()
         _rearranged(self, is_wanted=False)
 
-    def _compiled(self, _args: Any, _kwargs: Any) -> None:
+    def _compiled(self, *_: Any) -> None:
         """The program compiles: within this step and all later ones it must not find the mode."""
         self._is_ended = True
         self.end()
@@ -132,6 +137,16 @@ def _has_compiled() -> bool:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     backends = getattr(dynamo, "cached_backends", {})
     return any(one is not None for one in list(backends.values()))
+
+
+def _has_device() -> bool:
+    """Whether ``with torch.device(...)`` is entered: its end takes out whatever is on top.
+
+    The default device stays at the bottom, and finds itself there.
+    """
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    found = [_at(place) for place in range(_depth())]
+    return any(type(one).__name__ == _DEVICE and one is not default for one in found)
 
 
 def _rearranged(mode: Operations, *, is_wanted: bool) -> None:

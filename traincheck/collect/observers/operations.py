@@ -207,7 +207,7 @@ class OperationObserver(Observer):
     ) -> Any:
         if not self._mode.is_on:
             return original(module, *args, **kwargs)
-        if isinstance(module, _WITH_FAST_PATH) and not module.training:
+        if issubclass(type(module), _WITH_FAST_PATH) and not module.training:
             return self._unseen(original, module, args, kwargs)
         self._depth += 1
         em = self._session.local.em

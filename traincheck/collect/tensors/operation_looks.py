@@ -428,7 +428,7 @@ NAMES: Mapping[str, str] = {
     "rsub": "__rsub__",
     "dropout_": "dropout",
 }
-# Looks at what layers and functions of torch call for the program
+# What layers and functions of torch call for the program
 OF_LAYERS = frozenset({
     "softmax", "rectifier", "blocked", "embedding", "dropout", "resize", "recurrent", "loss",
 })  # fmt: skip
