@@ -200,10 +200,15 @@ def _reject_stray_args(trace: str | None, stray: Sequence[str]) -> None:
         raise UsageError("no run to check", fix="name its folder: traincheck-check -t DIR")
 
 
+def _shows_facts(options: dict[str, Any]) -> bool:
+    """Whether unusual facts follow the report."""
+    return options["form"] == "text" and not options["follow"]
+
+
 def _main_format(options: dict[str, Any]) -> Format:
     """The format of the report. As text, unusual facts follow if a finished run has no finding."""
     write = load_format(options["form"])
-    if options["form"] != "text" or options["follow"]:
+    if not _shows_facts(options):
         return write
 
     def write_with_facts(report: Report, stream: TextIO) -> None:
@@ -264,7 +269,7 @@ def _check(
             config=config,
             sources=SourceFiles(lambda: root_of(source), trusted_folders(run)),
             program=lambda: program_of(source),
-            followers=() if options["follow"] else READERS,
+            followers=READERS if _shows_facts(options) else (),
         )
         require_checks(made)
         return made

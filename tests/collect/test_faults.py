@@ -42,7 +42,6 @@ GUARDS = frozenset(
         "observers.hyperparameters._Old.__call__",  # does nothing
         "observers.loss_terms.LossTermObserver._guarded",
         "observers.operations.OperationObserver._module",
-        "observers.operations.OperationObserver._unseen",
         "observers.state_dicts.StateDictObserver._remember",
         "moments.operations.Operations.__torch_function__",
         "moments.tensor_methods._Method.__call__",  # calls what is guarded

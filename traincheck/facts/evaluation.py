@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from traincheck.facts.kinds import Kind
+from traincheck.facts.kinds import SHOWN, Kind
 from traincheck.facts.reader import FactReader
-from traincheck.facts.signal import few
 from traincheck.readings.evaluations import EVALUATIONS, KeptStates
 from traincheck.readings.provider import RunStates
 from traincheck.schema.claims import Needs
@@ -20,6 +19,7 @@ from traincheck.schema.observations.data import MetricUse
 from traincheck.schema.observations.models import EvalEffects
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
+from traincheck.schema.words import joined
 
 _FEW = 2  # evaluations: of one there is no best
 
@@ -49,7 +49,7 @@ BEST = Kind(
 BUFFERS = Kind(
     "evaluation.buffers",
     {
-        "none": "no trained model with buffers is evaluated in evaluation mode",
+        "none": "no trained model with buffers is evaluated twice in a row in evaluation mode",
         "not written": "no buffer of {of} is written to between two calls of an evaluation",
         "written": "{number} of {all:buffer} of {of} are written to between two calls of an "
         "evaluation: {names}",
@@ -166,7 +166,7 @@ class Effects(FactReader):
                     seen_as="written" if effects.written else "not written",
                     values={
                         "number": effects.number, "all": effects.buffers,
-                        "names": few(effects.names),
+                        "names": joined(sorted(effects.names), SHOWN),
                     },
                     count=effects.written or looks,
                     looks=looks,
@@ -175,7 +175,7 @@ class Effects(FactReader):
                 kind=DRAWS.name,
                 of=of,
                 seen_as="drawn" if effects.drawn else "not drawn",
-                values={"names": few(effects.generators)},
+                values={"names": joined(sorted(effects.generators), SHOWN)},
                 count=effects.drawn or looks,
                 looks=looks,
             )

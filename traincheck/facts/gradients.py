@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from traincheck.facts.kinds import Kind
+from traincheck.facts.kinds import SHOWN, Kind
 from traincheck.facts.reader import FactReader
-from traincheck.facts.signal import few
 from traincheck.readings.provider import RunStates
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment
 from traincheck.readings.training_state import TrainingState
@@ -17,6 +16,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.facts import Fact
 from traincheck.schema.torch_api import Families
+from traincheck.schema.words import joined
 
 _FEW = 3  # updates
 _MOSTLY = 0.5
@@ -154,7 +154,7 @@ class Gradients(FactReader):
             for identity, parameter in self._state.parameters.items()
             if identity not in held and parameter.requires_grad and parameter.name in self._reached
         ]
-        values = {"number": len(loose), "names": few(loose)}
+        values = {"number": len(loose), "names": joined(sorted(loose), SHOWN)}
         yield Fact(kind=HELD.name, seen_as="some" if loose else "none", values=values)
         if self._ended:
             yield self._unused()
@@ -175,14 +175,14 @@ class Gradients(FactReader):
             )
             values = {
                 "number": len(again) or self._times[owner], "all": whole, "updates": updates,
-                "names": few(self._state.name(one) for one in again),
+                "names": joined(sorted(self._state.name(one) for one in again), SHOWN),
             }  # fmt: skip
             yield Fact(kind=STAYING.name, of=of, seen_as=seen_as, values=values, where=where)
             known = self._state.parameters
             frozen = [one for one in holder.ids if one in known and not known[one].requires_grad]
             values = {
                 "number": len(frozen), "all": whole,
-                "names": few(self._state.name(one) for one in frozen),
+                "names": joined(sorted(self._state.name(one) for one in frozen), SHOWN),
             }  # fmt: skip
             seen_as = "none" if not frozen else "all" if len(frozen) == whole else "some"
             yield Fact(kind=FROZEN.name, of=of, seen_as=seen_as, values=values, where=where)

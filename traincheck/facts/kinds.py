@@ -14,6 +14,7 @@ from typing import Any
 from traincheck.schema.facts import Fact
 from traincheck.schema.words import counted
 
+SHOWN = 3  # names that a sentence tells; the rest is counted
 # Parts of a card, in its order, with their headings.
 PARTS = (
     "signal", "loss", "values", "rows", "loop", "copies", "randomness", "evaluation", "saved",

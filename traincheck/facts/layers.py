@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from traincheck.facts.kinds import Kind
+from traincheck.facts.kinds import SHOWN, Kind
 from traincheck.facts.reader import FactReader
-from traincheck.facts.signal import few
 from traincheck.readings.provider import RunStates
 from traincheck.readings.step_facts import DISCOVERY, MODES
 from traincheck.readings.training_state import TrainingState
@@ -18,6 +17,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.facts import Fact
 from traincheck.schema.torch_api import Families
+from traincheck.schema.words import joined
 
 _FEW = 3  # steps
 _MOSTLY = 0.5
@@ -116,7 +116,11 @@ class Dropouts(FactReader):
                     kind=kind.name,
                     of=of,
                     seen_as=seen_as,
-                    values={"number": len(shown), "all": len(whole), "names": few(shown)},
+                    values={
+                        "number": len(shown),
+                        "all": len(whole),
+                        "names": joined(sorted(shown), SHOWN),
+                    },
                     count=layers.steps,
                     looks=layers.steps,
                 )
@@ -156,7 +160,7 @@ class OutsideLayers(FactReader):
         yield Fact(
             kind=OUTSIDE.name,
             seen_as="some" if found else "none",
-            values={"names": few(found)},
+            values={"names": joined(sorted(found), SHOWN)},
             count=max(found.values(), default=self._steps),
             looks=self._steps,
         )

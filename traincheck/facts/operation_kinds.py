@@ -295,7 +295,7 @@ ROWS = (
         Kind(
             "operators.arguments near 0",
             {
-                "away from 0": f"no log, root or quotient with a gradient is of nearly 0 {_IN}",
+                "away from 0": f"no argument of log, root or ratio that was read is near 0 {_IN}",
                 "near 0": "an argument of {of}() with a gradient is within 1e-12 of 0, in {near} "
                 "of the elements",
             },
@@ -325,7 +325,7 @@ ROWS = (
         Kind(
             "loss.ignored targets",
             {
-                "none": f"no target is ignored {_IN}",
+                "none": f"no target that was read is ignored {_IN}",
                 "a part": "{of} ignores {ignored} of the targets",
                 "nearly all": "{of} ignores {ignored} of the targets",
             },
@@ -430,7 +430,7 @@ ROWS = (
         Kind(
             "operators.resized values",
             {
-                "other": f"no whole numbers are blended by interpolation {_IN}",
+                "other": f"no whole numbers are seen to be blended by interpolation {_IN}",
                 "whole numbers are blended": "{of}() blends values that are whole numbers",
             },
             _STEP,

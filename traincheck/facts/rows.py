@@ -25,7 +25,7 @@ _MOST = 400_000  # rows that are remembered
 REPEATED = Kind(
     "rows.repeated in a batch",
     {
-        "none": "all rows of each batch of {of} differ",
+        "none": "all recorded rows of each batch of {of} differ",
         "few": "{number} of {rows} recorded rows of {of} occur twice in one batch",
         "many": "{number} of {rows} recorded rows of {of} occur twice in one batch",
         "nearly all": "{number} of {rows} recorded rows of {of} occur twice in one batch",
@@ -54,7 +54,7 @@ READ = Kind(
 SHARED = Kind(
     "rows.evaluated and trained on",
     {
-        "no evaluation": "no loader is read in an evaluation",
+        "no evaluation": "of no loader are rows of an evaluation and of training recorded",
         "none": "none of {rows} recorded rows of evaluations is a recorded row of training",
         "few": "{number} of {rows} recorded rows of evaluations are rows of training",
         "some": "{number} of {rows} recorded rows of evaluations are rows of training",

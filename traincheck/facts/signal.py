@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from traincheck.facts.kinds import Kind
+from traincheck.facts.kinds import SHOWN, Kind
 from traincheck.facts.reader import FactReader
 from traincheck.readings import recorded
 from traincheck.readings.provider import RunStates
@@ -18,6 +18,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.facts import Fact
 from traincheck.schema.torch_api import Families
+from traincheck.schema.words import joined
 
 _FEW = 3  # updates: what did not happen in fewer may still come
 _MOSTLY = 0.5
@@ -203,7 +204,7 @@ class Parameters(FactReader):
                         "number": len(found),
                         "all": len(trained),
                         "updates": updates,
-                        "names": few(self._state.name(i) for i in found),
+                        "names": joined(sorted(self._state.name(i) for i in found), SHOWN),
                     },
                     where=where,
                 )
@@ -211,13 +212,6 @@ class Parameters(FactReader):
     def _is_trained(self, identity: int) -> bool:
         known = self._state.parameters.get(identity) or self._state.loose.get(identity)
         return known is not None and known.requires_grad
-
-
-def few(names: Iterable[str]) -> str:
-    """The first names, and how many follow."""
-    found = sorted(names)
-    more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""  # noqa: PLR2004
-    return f"{', '.join(found[:3])}{more}"
 
 
 READERS = (Losses, Parameters)

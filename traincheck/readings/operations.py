@@ -9,7 +9,6 @@ from typing import ClassVar, NamedTuple
 from traincheck.readings.provider import RunState
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
-from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.operations import OperationUses
 from traincheck.schema.observations.reading import observed
@@ -66,11 +65,6 @@ class OperationLooks:
     def values(self, name: str) -> list[float]:
         """A number, of each look that has it."""
         return [look.numbers[name] for look in self.looks if name in look.numbers]
-
-    @property
-    def is_evaluation(self) -> bool:
-        """Whether all of them were made in evaluations."""
-        return all(look.event.stage == EVAL_STAGE for look in self.looks)
 
 
 class OperationsSeen(RunState):

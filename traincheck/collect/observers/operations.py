@@ -208,7 +208,11 @@ class OperationObserver(Observer):
         if not self._mode.is_on:
             return original(module, *args, **kwargs)
         if issubclass(type(module), _WITH_FAST_PATH) and not module.training:
-            return self._unseen(original, module, args, kwargs)
+            self._mode.end()  # with it they would compute in another way
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                self._mode.begin()
         self._depth += 1
         em = self._session.local.em
         is_outermost = self._depth == 1 and self._models < _MODELS
@@ -224,20 +228,6 @@ class OperationObserver(Observer):
         if self._is_evaluation and not self._depth and self._models >= _MODELS:
             self._end()
         return result
-
-    def _unseen(
-        self,
-        original: Callable[..., Any],
-        module: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Call a module without the mode, with which it would compute in another way."""
-        self._mode.end()
-        try:
-            return original(module, *args, **kwargs)
-        finally:
-            self._mode.begin()
 
     def _given(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """An outermost module is called."""
