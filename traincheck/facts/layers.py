@@ -34,7 +34,8 @@ TRAINED = Kind(
         "drops": "each of {all:dropout layer} of {of} drops when it is called with grad",
         "idle in part": "{number} of {all:dropout layer} of {of} drop nothing in any call with "
         "grad: {names}",
-        "idle": "none of {all:dropout layer} of {of} drops anything in a call with grad",
+        "idle": "in training, none of {all:dropout layer} of {of} drops anything in a call with "
+        "grad",
     },
     look="step",
 )
@@ -53,7 +54,7 @@ OUTSIDE = Kind(
     "signal.layers of no model",
     {
         "none": "each layer with parameters that a model calls is a part of a model",
-        "some": "within the calls of models, {names} is called and is no part of a model",
+        "some": "within the calls of models, {names} is called, which is not in any model",
     },
     look="step",
 )

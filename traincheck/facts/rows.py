@@ -21,6 +21,7 @@ from traincheck.schema.rows import UNKNOWN, row_prints
 
 _ENOUGH = 16  # rows: fewer repeat by chance, or show nothing
 _MOST = 400_000  # rows that are remembered
+_HALF = 0.5
 
 REPEATED = Kind(
     "rows.repeated in a batch",
@@ -35,12 +36,12 @@ REPEATED = Kind(
 ORDER = Kind(
     "rows.order in each epoch",
     {
-        "one epoch": "{of} is read once",
-        "another order": "{of} gives its rows in another order in each epoch",
-        "the same order": "{of} gives the same rows in the same order in each of {epochs:epoch}",
-        "other rows": "{of} gives other rows in each epoch",
+        "one epoch": "{of} is read once in training",
+        "another order": "{of} gives its rows in another order in each epoch of training",
+        "the same order": "{of} gives the same rows in the same order in each of {epochs:epoch} of "
+        "training, as far as batches are recorded",
+        "other rows": "{of} gives other rows in each epoch of training",
     },
-    unsaid="Whether they are read for training.",
 )
 READ = Kind(
     "rows.read of the data set",
@@ -70,11 +71,13 @@ class _Pass:
 
     Attributes:
         rows: in order, as far as all batches have them.
+        batches: the rows of those that have them, by place.
     """
 
     is_evaluation: bool = False
     rows: list[str] = field(default_factory=list)
     is_whole: bool = True
+    batches: dict[int, list[str]] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     count: int = 0
     repeated: int = 0
@@ -126,6 +129,8 @@ class Rows(FactReader):
             one.rows += event.samples
             rows = _whole_rows(event)
             one.known.update(event.samples or rows)
+            if event.samples or rows:
+                one.batches[event.index] = [*(event.samples or rows)]
             one.count += len(rows)
             one.repeated += len(rows) - len(set(rows))
             self._stored += len(rows) + len(event.samples)
@@ -136,11 +141,11 @@ class Rows(FactReader):
             size, most = self._sizes[name]
             loader = loaders.setdefault((name, one.is_evaluation), _Loader(size=size, most=most))
             loader.passes.append(one)
-        for (name, _), loader in loaders.items():
+        for (name, is_evaluation), loader in loaders.items():
             if loader.rows >= _ENOUGH:
                 yield _repeated(name, loader)
-            if all(one.is_whole for one in loader.passes) and loader.rows >= _ENOUGH:
-                yield _order(name, loader)
+            if loader.rows >= _ENOUGH and not is_evaluation:
+                yield from _order(name, loader)
             if loader.size and len(loader.passes) > 1:
                 yield _read(name, loader)
         if loaders:
@@ -179,19 +184,48 @@ def _repeated(name: str, loader: _Loader) -> Fact:
     return Fact(kind=REPEATED.name, of=name, seen_as=seen_as, values=values)
 
 
-def _order(name: str, loader: _Loader) -> Fact:
-    epochs = [one.rows for one in loader.passes if one.is_whole and len(one.rows) >= _ENOUGH]
-    values = {"epochs": len(epochs)}
-    if len(epochs) < 2:  # noqa: PLR2004
-        return Fact(kind=ORDER.name, of=name, seen_as="one epoch", values=values)
+def _order(name: str, loader: _Loader) -> Iterator[Fact]:
+    values = {"epochs": len(loader.passes)}
+    if len(loader.passes) == 1:
+        yield Fact(kind=ORDER.name, of=name, seen_as="one epoch", values=values)
+        return
+    whole = [one.rows for one in loader.passes if one.is_whole and len(one.rows) >= _ENOUGH]
+    seen_as = _order_of_epochs(whole) if len(whole) > 1 else _order_of_batches(loader.passes)
+    if seen_as:
+        yield Fact(kind=ORDER.name, of=name, seen_as=seen_as, values=values)
+
+
+def _order_of_epochs(epochs: list[list[str]]) -> str:
+    """How two epochs compare of which all rows are recorded."""
     length = min(map(len, epochs))
     first, second = epochs[0][:length], epochs[1][:length]
     if first == second:
-        seen_as = "the same order"
-    else:
-        common = len(set(first) & set(second)) / len(set(first))
-        seen_as = "another order" if common > 0.5 else "other rows"  # noqa: PLR2004
-    return Fact(kind=ORDER.name, of=name, seen_as=seen_as, values=values)
+        return "the same order"
+    common = len(set(first) & set(second)) / len(set(first))
+    return "another order" if common > _HALF else "other rows"
+
+
+def _order_of_batches(passes: list[_Pass]) -> str | None:
+    """How epochs compare of which some batches are recorded; None where too few are.
+
+    Of the rows of a later epoch, as many are known from the first one as it has recorded ones.
+    """
+    first, *others = passes
+    same = compared = known = rows = 0
+    for other in others:
+        for place, batch in other.batches.items():
+            earlier = first.batches.get(place)
+            if earlier is not None:
+                compared += len(batch)
+                same += len(batch) if earlier == batch else 0
+            rows += len(batch)
+            known += len(first.known.intersection(batch))
+    if compared < _ENOUGH or not first.drawn:
+        return None
+    if same == compared:
+        return "the same order" if len(first.batches) > 1 else None  # else all data is one batch
+    recorded = sum(map(len, first.batches.values())) / first.drawn
+    return "another order" if known / rows > _HALF * recorded else "other rows"
 
 
 def _read(name: str, loader: _Loader) -> Fact:
