@@ -63,7 +63,7 @@ def number_text(value: object) -> str:
         return str(value)
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e12 else f"{value:.3g}"  # noqa: PLR2004
+    return f"{value:,.0f}" if 1_000 <= abs(value) < 1e12 else f"{value:.3g}"  # noqa: PLR2004
 
 
 class Kinds:

@@ -37,7 +37,7 @@ class Operations(FactReader):
 
     def facts(self) -> Iterator[Fact]:
         for row in ROWS:
-            yield from _told(row, self._seen.of(*row.looks))
+            yield from told(row, self._seen.of(*row.looks))
         yield from self._inputs()
         yield from self._sizes()
 
@@ -122,7 +122,7 @@ def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def _told(row: Row, lines: Iterable[tuple[Operation, OperationLooks]]) -> Iterator[Fact]:
+def told(row: Row, lines: Iterable[tuple[Operation, OperationLooks]]) -> Iterator[Fact]:
     """The facts of one kind: lines of the calm class together, the others each by itself."""
     calm = next(iter(row.kind.classes))
     folded: Counter[str] = Counter()

@@ -10,6 +10,7 @@ from traincheck.facts import (
     loop,
     operations,
     passes,
+    row_kinds,
     rows,
     settings,
     signal,
@@ -29,6 +30,7 @@ READERS: tuple[type[FactReader], ...] = (
     *copies.READERS,
     *evaluation.READERS,
     *operations.READERS,
+    *row_kinds.READERS,
 )
 KINDS = Kinds(kind for reader in READERS for kind in reader.kinds)
 

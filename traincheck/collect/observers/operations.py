@@ -30,7 +30,9 @@ from traincheck.collect.tensors.operation_looks import (
     targets_in_inputs,
 )
 from traincheck.collect.tensors.reading import PLAIN_TYPES
-from traincheck.collect.trace_writer.call_site import where, where_program
+from traincheck.collect.tensors.row_looks import NAMES as OF_ROWS
+from traincheck.collect.tensors.row_looks import RowLooks
+from traincheck.collect.trace_writer.call_site import operand, where, where_program
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
@@ -82,6 +84,7 @@ class OperationObserver(Observer):
         self._lines: dict[_Key, _Line] = {}
         self._earlier: dict[_Key, dict[str, torch.Tensor]] = {}
         self._inputs: list[tuple[str, weakref.ref[torch.Tensor]]] = []
+        self._rows = RowLooks(self._enter)
         self._depth = self._models = self._evaluations = 0
         self._is_evaluation = False  # whether it looks because of an evaluation
 
@@ -123,6 +126,7 @@ class OperationObserver(Observer):
             self._end()
         lines, self._lines = self._lines, {}
         self._inputs.clear()
+        self._rows.end_step()
         self._depth = self._models = 0
         self._is_evaluation = False
         uses = list(_uses(lines))
@@ -172,6 +176,25 @@ class OperationObserver(Observer):
                     other = self._line(("target", name, place, of))
                     if other is not None:
                         other.numbers.append(found)
+
+        if name in OF_ROWS:
+            place = where_program(_LAYERS)
+            if place is not None:
+                self._rows.called(
+                    name, args, kwargs, place, operand, evaluates=self._evaluates()
+                )  # fmt: skip
+
+    def _evaluates(self) -> bool:
+        return self._is_evaluation or self._session.clock.stage == EVAL_STAGE
+
+    def _enter(self, key: _Key, read: Callable[[], Numbers | None]) -> None:
+        """Add the numbers of a call to its line, if this call of it is read."""
+        line = self._line(key)
+        numbers = None if line is None else read()
+        if numbers is not None and line is not None:
+            line.numbers.append(numbers)
+        elif line is not None:
+            self._uncount(key, line)
 
     def _line(self, key: _Key) -> _Line | None:
         """The line, if this call of it is read."""
@@ -231,9 +254,12 @@ class OperationObserver(Observer):
 
     def _given(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """An outermost module is called."""
-        for name, tensor in _named(module, args, kwargs):
+        given = dict(_named(module, args, kwargs))
+        for name, tensor in given.items():
             self._inputs.append((name, weakref.ref(tensor)))
             self._look_at("input", module, name, tensor)
+        evaluates = not torch.is_grad_enabled()
+        self._rows.given(type(module).__name__, where() or "", given, evaluates=evaluates)
 
     def _look_at(self, look: str, module: Any, of: str, tensor: Any) -> None:
         key = (look, type(module).__name__, where() or "", of)

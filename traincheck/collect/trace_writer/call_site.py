@@ -13,6 +13,7 @@ import orjson
 import torch
 
 from traincheck.collect.tensors.summarize import dumps
+from traincheck.collect.trace_writer.operands import second_operand
 from traincheck.handlers import give_back
 from traincheck.schema.places import called_from, is_installed
 
@@ -63,6 +64,11 @@ def where_program(forwarding: tuple[str, ...]) -> str | None:
             return None
         frame = frame.f_back
     return None
+
+
+def operand() -> str:
+    """The name of the second operand of the operation that the nearest line of a program runs."""
+    return second_operand(_program_frame(sys._getframe(2)))
 
 
 def outside(frame: FrameType | None) -> str | None:
