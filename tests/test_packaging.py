@@ -186,7 +186,7 @@ def test_what_is_imported_is_what_is_declared() -> None:
     declared = {split_name(line) for line in PROJECT["project"]["dependencies"]}
     optional = {
         split_name(line)
-        for name in ("accelerate", "lightning", "pytest", "transformers")
+        for name in ("accelerate", "lightning", "pytest", "torch", "transformers")
         for line in PROJECT["project"]["optional-dependencies"][name]
     }
     assert declared <= imported
@@ -194,6 +194,14 @@ def test_what_is_imported_is_what_is_declared() -> None:
         "sitecustomize",  # the user's own
         "typing_extensions",  # for type checkers alone, which bring it
     }
+
+
+def test_torch_is_an_extra() -> None:
+    required = {split_name(line) for line in PROJECT["project"]["dependencies"]}
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert "torch" not in required
+    assert [split_name(line) for line in extras["torch"]] == ["torch"]
+    assert "torch" in extras["dev"][0].partition("[")[2]
 
 
 def test_every_folder_with_data_is_a_package_of_its_own(wheel_names: set[str]) -> None:

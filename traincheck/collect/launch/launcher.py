@@ -5,6 +5,7 @@ Does not record, and never loads torch.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import secrets
@@ -20,7 +21,7 @@ from typing import TypeAlias
 from traincheck.collect.launch import run_manifest
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.launch.signals import SignalRelay, refuse_other_systems
-from traincheck.errors import LaunchError, OutputError
+from traincheck.errors import LaunchError, MissingDependencyError, OutputError
 from traincheck.schema.files import open_regular
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST
 
@@ -71,8 +72,10 @@ def launch(
     Raises:
         OutputError: the run directory cannot be made or holds a trace; nothing was started.
         LaunchError: the operating system cannot start the program, or is not Linux.
+        MissingDependencyError: the program would run with this Python, which has no torch.
     """
     refuse_other_systems()
+    _require_torch(command[0])
     directory = Path(settings.directory)
     if os.pathsep in str(BOOTSTRAP):
         raise LaunchError(
@@ -199,6 +202,34 @@ def child_environment(settings: Settings, environ: Mapping[str, str]) -> dict[st
     found = environ.get("PYTHONPATH")
     path = f"{BOOTSTRAP}{os.pathsep}{found}" if found else str(BOOTSTRAP)
     return {**environ, **settings.to_env(), "PYTHONPATH": path}
+
+
+def _require_torch(program: str) -> None:
+    """Refuse to start this Python without torch: nothing would be recorded.
+
+    Another program may start a Python that has it.
+    """
+    if _is_this_python(program) and not _has_torch():
+        raise MissingDependencyError(
+            f"recording needs torch, which is not installed for {sys.executable}",
+            fix="pip install 'traincheck[torch]'",
+        )
+
+
+def _is_this_python(program: str) -> bool:
+    """Whether a command starts the interpreter of this process, in the same environment."""
+    found = shutil.which(program)
+    if not found or not sys.executable:
+        return False
+    is_beside = os.path.dirname(os.path.abspath(found)) == os.path.dirname(sys.executable)
+    return is_beside and os.path.samefile(found, sys.executable)
+
+
+def _has_torch() -> bool:
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except (ImportError, ValueError):  # a finder that refuses it, a module without a spec
+        return sys.modules.get("torch") is not None
 
 
 def _check_file(script: str) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from traincheck.collect.moments.operations import Operations
 from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.tensors.cuts import CUTTING, Gates
 from traincheck.collect.tensors.devices import read_together
 from traincheck.collect.tensors.operation_looks import (
     LOOKS,
@@ -57,6 +58,7 @@ _WITH_FAST_PATH = (
 _METHODS = ("torch._tensor", "torch.overrides")
 _LAYERS = (*_METHODS, "torch.nn.modules", "torch.nn.functional", "torch.functional")
 _LABELS = frozenset({"label", "labels", "target", "targets", "y", "tgt"})
+_CUTS = ("cut", "backward")
 _GREATEST = torch.finfo(torch.float32).max
 
 # Look, function, line, and name of the argument
@@ -85,6 +87,7 @@ class OperationObserver(Observer):
         self._earlier: dict[_Key, dict[str, torch.Tensor]] = {}
         self._inputs: list[tuple[str, weakref.ref[torch.Tensor]]] = []
         self._rows = RowLooks(self._enter)
+        self._gates = Gates()
         self._depth = self._models = self._evaluations = 0
         self._is_evaluation = False  # whether it looks because of an evaluation
 
@@ -93,6 +96,7 @@ class OperationObserver(Observer):
         del patcher
         hooks = self._session.hooks
         self.listen(hooks.at_stage, self._begin_stage)
+        self.listen(hooks.before_backward, self._before_backward)
         for moment in (hooks.at_step_end, hooks.at_close):
             self.listen(moment, self._end_step)
 
@@ -127,9 +131,10 @@ class OperationObserver(Observer):
         lines, self._lines = self._lines, {}
         self._inputs.clear()
         self._rows.end_step()
+        self._gates.clear()
         self._depth = self._models = 0
         self._is_evaluation = False
-        uses = list(_uses(lines))
+        uses = _without_signal(list(_uses(lines)))
         if uses:
             write(em, OperationUses(uses=tuple(uses)))
         following = (self._session.clock.step or 0) + 1
@@ -147,6 +152,8 @@ class OperationObserver(Observer):
     ) -> None:
         """The program has called a function."""
         name = NAMES.get(name, name)
+        if name in CUTTING:
+            self._enter_gate(name, args, kwargs, result)
         for look, read in LOOKS.get(name, ()):
             place = where_program(_LAYERS if look in OF_LAYERS else _METHODS)
             if place is None and look != "loss":
@@ -195,6 +202,29 @@ class OperationObserver(Observer):
             line.numbers.append(numbers)
         elif line is not None:
             self._uncount(key, line)
+
+    def _enter_gate(
+        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """The program has called a function that may let no gradient pass."""
+        if type(result) not in PLAIN_TYPES or not result.requires_grad:
+            return
+        why, read = CUTTING[name]
+        call = Call(name, args, kwargs, result, module=False, inputs=(), earlier={})
+        self._gates.enter(why, read, call, where_program(_LAYERS) or where() or "")
+
+    def _before_backward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """A backward pass begins: what stands on the ways back from its loss."""
+        root = args[0] if args else kwargs.get("tensors")
+        if not self._mode.is_on or not isinstance(root, torch.Tensor):
+            return
+        no_way, met = self._gates.behind(root)
+        found = [(("backward", "backward", where_program(_METHODS) or "", ""), no_way)]
+        found += [(("cut", gate.function, gate.where, gate.why), cut) for gate, cut in met]
+        for key, number in found:
+            line = self._line(key)
+            if line is not None:
+                line.numbers.append({"cut": number})
 
     def _line(self, key: _Key) -> _Line | None:
         """The line, if this call of it is read."""
@@ -297,6 +327,14 @@ def _named(
     )
     tensors = [(n, one) for part in parts for n, one in part if type(one) in PLAIN_TYPES]
     yield from tensors[:_INPUTS]
+
+
+def _without_signal(uses: Sequence[OperationUse]) -> list[OperationUse]:
+    """The uses; those about ways back only if no gradient passes in any backward pass."""
+    is_cut = all(use.numbers.get("cut") == 1 for use in uses if use.look == "backward")
+    return [
+        use for use in uses if use.look not in _CUTS or (is_cut and use.numbers.get("cut") == 1)
+    ]
 
 
 def _uses(lines: Mapping[_Key, _Line]) -> Iterator[OperationUse]:
