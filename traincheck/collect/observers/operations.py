@@ -20,7 +20,6 @@ from traincheck.collect.moments.operations import Operations
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.tensors.devices import read_together
 from traincheck.collect.tensors.operation_looks import (
-    LOOKS,
     NAMES,
     OF_LAYERS,
     Call,
@@ -30,6 +29,7 @@ from traincheck.collect.tensors.operation_looks import (
     targets_in_inputs,
 )
 from traincheck.collect.tensors.reading import PLAIN_TYPES
+from traincheck.collect.tensors.value_looks import LOOKS, of_labels
 from traincheck.collect.trace_writer.call_site import where, where_program
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded
@@ -52,8 +52,8 @@ _WITH_FAST_PATH = (
     torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer,
 )  # fmt: skip
 # Modules of torch that call a function for the program
-_METHODS = ("torch._tensor", "torch.overrides")
-_LAYERS = (*_METHODS, "torch.nn.modules", "torch.nn.functional", "torch.functional")
+_METHODS = ("torch._tensor", "torch.overrides", "torch.functional")
+_LAYERS = (*_METHODS, "torch.nn.modules", "torch.nn.functional")
 _LABELS = frozenset({"label", "labels", "target", "targets", "y", "tgt"})
 _GREATEST = torch.finfo(torch.float32).max
 
@@ -143,8 +143,12 @@ class OperationObserver(Observer):
     ) -> None:
         """The program has called a function."""
         name = NAMES.get(name, name)
+        places: dict[bool, str | None] = {}
         for look, read in LOOKS.get(name, ()):
-            place = where_program(_LAYERS if look in OF_LAYERS else _METHODS)
+            of_layers = look in OF_LAYERS
+            if of_layers not in places:
+                places[of_layers] = where_program(_LAYERS if of_layers else _METHODS)
+            place = places[of_layers]
             if place is None and look != "loss":
                 continue  # not of the program
             place = place or where() or ""
@@ -156,6 +160,7 @@ class OperationObserver(Observer):
             call = Call(
                 name, args, kwargs, result, em is not None and em.module is not None,
                 list(self._alive()), self._earlier.setdefault(key, {}),
+                line is not None and bool(line.numbers),
             )  # fmt: skip
             if line is None:
                 self._widen(key, call)
@@ -231,9 +236,22 @@ class OperationObserver(Observer):
 
     def _given(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """An outermost module is called."""
-        for name, tensor in _named(module, args, kwargs):
+        given = dict(_named(module, args, kwargs))
+        for name, tensor in given.items():
             self._inputs.append((name, weakref.ref(tensor)))
             self._look_at("input", module, name, tensor)
+        labels = next((one for name, one in given.items() if name.lower() in _LABELS), None)
+        mask = next((name for name in given if "mask" in name.lower()), None)
+        if labels is None or mask is None:
+            return
+        line = self._line(key := ("labels", type(module).__name__, where() or "", mask))
+        if line is None:
+            return
+        numbers = of_labels(labels, given[mask])
+        if numbers is None:
+            self._uncount(key, line)
+        else:
+            line.numbers.append(numbers)
 
     def _look_at(self, look: str, module: Any, of: str, tensor: Any) -> None:
         key = (look, type(module).__name__, where() or "", of)
