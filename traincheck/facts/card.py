@@ -111,13 +111,20 @@ def card_of(
             KINDS.sentence(fact),
             population.count(fact),
             population.having.get(fact.kind, 0),
-            population.rarity(fact),
+            _rarity(fact, population),
         )
         for fact in facts
     ]
     lines += map(_line_of, findings)
     lines.sort(key=lambda line: (not line.is_finding, line.rarity, -line.fact.share))
     return Card(lines, population.programs, head, sources)
+
+
+def _rarity(fact: Fact, population: Population) -> float:
+    """The rarity of a fact. The calm class of a kind that nobody has counted is taken for usual."""
+    is_counted = fact.kind in population.having or not population.programs
+    is_calm = fact.seen_as == next(iter(KINDS[fact.kind].classes))
+    return 1.0 if is_calm and not is_counted else population.rarity(fact)
 
 
 def _line_of(finding: Finding) -> Line:

@@ -28,7 +28,8 @@ class Kind:
 
     Attributes:
         name: part and quantity, ``loop.backwards``.
-        classes: class -> its sentence; ``{name}`` stands for a value, ``{of}`` for the subject.
+        classes: class -> its sentence; ``{name}`` stands for a value, ``{of}`` for the subject,
+            ``{share:%}`` for a share in percent.
         look: what is counted as one look, in the singular; empty where the whole run is one.
         unsaid: what a reader might take it for, and what it does not say.
         is_head: whether it is told in the head of the card and not ordered by rarity.
@@ -52,6 +53,8 @@ class _Sentence(string.Formatter):
         return kwargs[field_name], field_name
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "%":
+            return f"{number_text(100.0 * value)} %"
         if format_spec:  # "{number:step}"
             return counted(value, format_spec)
         return number_text(value)

@@ -9,7 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from traincheck.facts.operation_kinds import APART, FEW, FOLDED, ROWS, SIZES, SOME, Numbers, Row
+from traincheck.facts import value_kinds
+from traincheck.facts.operation_kinds import APART, FEW, FOLDED, SIZES, SOME, Numbers, Row
+from traincheck.facts.operation_kinds import ROWS as FIRST_ROWS
 from traincheck.facts.reader import FactReader
 from traincheck.readings.operations import Look, Operation, OperationLooks, OperationsSeen
 from traincheck.readings.provider import RunStates
@@ -19,6 +21,8 @@ from traincheck.schema.facts import Fact
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.operations import OperationUses
 from traincheck.schema.places import short
+
+ROWS: Sequence[Row] = (*FIRST_ROWS, *value_kinds.ROWS)
 
 
 class Operations(FactReader):

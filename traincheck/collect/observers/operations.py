@@ -21,10 +21,10 @@ from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.tensors.cuts import CUTTING, Gates
 from traincheck.collect.tensors.devices import read_together
 from traincheck.collect.tensors.operation_looks import (
-    LOOKS,
     NAMES,
     OF_LAYERS,
     Call,
+    Look,
     Numbers,
     of_tensor,
     softmax_dim,
@@ -33,6 +33,7 @@ from traincheck.collect.tensors.operation_looks import (
 from traincheck.collect.tensors.reading import PLAIN_TYPES
 from traincheck.collect.tensors.row_looks import NAMES as OF_ROWS
 from traincheck.collect.tensors.row_looks import RowLooks
+from traincheck.collect.tensors.value_looks import LOOKS, of_labels
 from traincheck.collect.trace_writer.call_site import operand, where, where_program
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded
@@ -55,8 +56,8 @@ _WITH_FAST_PATH = (
     torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer,
 )  # fmt: skip
 # Modules of torch that call a function for the program
-_METHODS = ("torch._tensor", "torch.overrides")
-_LAYERS = (*_METHODS, "torch.nn.modules", "torch.nn.functional", "torch.functional")
+_METHODS = ("torch._tensor", "torch.overrides", "torch.functional")
+_LAYERS = (*_METHODS, "torch.nn.modules", "torch.nn.functional")
 _LABELS = frozenset({"label", "labels", "target", "targets", "y", "tgt"})
 _CUTS = ("cut", "backward")
 _GREATEST = torch.finfo(torch.float32).max
@@ -154,42 +155,47 @@ class OperationObserver(Observer):
         name = NAMES.get(name, name)
         if name in CUTTING:
             self._enter_gate(name, args, kwargs, result)
+        places: dict[bool, str | None] = {}
         for look, read in LOOKS.get(name, ()):
-            place = where_program(_LAYERS if look in OF_LAYERS else _METHODS)
+            of_layers = look in OF_LAYERS
+            if of_layers not in places:
+                places[of_layers] = where_program(_LAYERS if of_layers else _METHODS)
+            place = places[of_layers]
             if place is None and look != "loss":
                 continue  # not of the program
-            place = place or where() or ""
-            key = (look, name, place, "")
-            line = self._line(key)
-            if line is None and look != "softmax":
-                continue
-            em = self._session.local.em
-            call = Call(
-                name, args, kwargs, result, em is not None and em.module is not None,
-                list(self._alive()), self._earlier.setdefault(key, {}),
-            )  # fmt: skip
-            if line is None:
-                self._widen(key, call)
-                continue
-            numbers = read(call)
-            if numbers is None:
-                self._uncount(key, line)
-                continue
-            line.numbers.append(numbers)
-            if look == "loss":
-                for of, found in targets_in_inputs(call):
-                    if of.lower() in _LABELS:
-                        continue  # the target, which the program hands to the model
-                    other = self._line(("target", name, place, of))
-                    if other is not None:
-                        other.numbers.append(found)
+            self._read(look, read, place or where() or "", name, args, kwargs, result)
+        place = where_program(_LAYERS) if name in OF_ROWS else None
+        if place is not None:
+            self._rows.called(name, args, kwargs, place, operand, evaluates=self._evaluates())
 
-        if name in OF_ROWS:
-            place = where_program(_LAYERS)
-            if place is not None:
-                self._rows.called(
-                    name, args, kwargs, place, operand, evaluates=self._evaluates()
-                )  # fmt: skip
+    def _read(
+        self, look: str, read: Look, place: str, name: str, args: tuple[Any, ...],
+        kwargs: Mapping[str, Any], result: Any,
+    ) -> None:  # fmt: skip
+        """One look at a call, if this call of its line is read."""
+        line = self._line(key := (look, name, place, ""))
+        if line is None and look != "softmax":
+            return
+        em = self._session.local.em
+        call = Call(
+            name, args, kwargs, result, em is not None and em.module is not None,
+            list(self._alive()), self._earlier.setdefault(key, {}),
+            line is not None and bool(line.numbers),
+        )  # fmt: skip
+        if line is None:
+            self._widen(key, call)
+            return
+        numbers = read(call)
+        if numbers is None:
+            self._uncount(key, line)
+            return
+        line.numbers.append(numbers)
+        for of, found in targets_in_inputs(call) if look == "loss" else ():
+            if of.lower() in _LABELS:
+                continue  # the target, which the program hands to the model
+            other = self._line(("target", name, place, of))
+            if other is not None:
+                other.numbers.append(found)
 
     def _evaluates(self) -> bool:
         return self._is_evaluation or self._session.clock.stage == EVAL_STAGE
@@ -290,6 +296,11 @@ class OperationObserver(Observer):
             self._look_at("input", module, name, tensor)
         evaluates = not torch.is_grad_enabled()
         self._rows.given(type(module).__name__, where() or "", given, evaluates=evaluates)
+        labels = next((one for name, one in given.items() if name.lower() in _LABELS), None)
+        mask = next((name for name in given if "mask" in name.lower()), None)
+        if labels is not None and mask is not None:
+            key = ("labels", type(module).__name__, where() or "", mask)
+            self._enter(key, lambda: of_labels(labels, given[mask]))
 
     def _look_at(self, look: str, module: Any, of: str, tensor: Any) -> None:
         key = (look, type(module).__name__, where() or "", of)

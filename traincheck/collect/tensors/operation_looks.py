@@ -35,6 +35,7 @@ class Call:
         module: whether it is made within a call of a module.
         inputs: name and tensor of the inputs of the outermost model, as far as they are alive.
         earlier: what was seen of this line in the step before, by name; the look may write here.
+        again: whether a call of this line has been read in this step.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Call:
     module: bool
     inputs: Sequence[tuple[str, torch.Tensor]]
     earlier: dict[str, torch.Tensor]
+    again: bool = False
 
     def given(self, place: int, *names: str) -> Any:
         """An argument by its place or by one of its names; None if it is not given."""
@@ -102,7 +104,7 @@ def _share(flags: torch.Tensor) -> torch.Tensor:
     return flags.float().mean()
 
 
-def _dims(dim: Any, count: int) -> tuple[int, ...] | None:
+def dims_of(dim: Any, count: int) -> tuple[int, ...] | None:
     """Dims as numbers from 0; None if none is given, or a name."""
     found = (dim,) if isinstance(dim, int) else dim
     if isinstance(dim, bool) or not isinstance(found, (tuple, list)) or not found:
@@ -115,7 +117,7 @@ def _dims(dim: Any, count: int) -> tuple[int, ...] | None:
 def softmax_dim(call: Call) -> int | None:
     """The dim over which a softmax runs, from 0; None if it is not known."""
     result = call.result
-    dims = _dims(call.given(1, "dim"), result.dim()) if is_readable(result) else None
+    dims = dims_of(call.given(1, "dim"), result.dim()) if is_readable(result) else None
     return dims[0] if dims and result.dim() else None
 
 
@@ -142,7 +144,7 @@ def _reduction(call: Call) -> Numbers | None:
     place = 2 if call.name in _DIM_IS_THIRD else 1
     is_whole = len(call.args) <= 1 and not {"dim", "axis", "other"} & set(call.kwargs)
     dim = tuple(range(given.dim())) if is_whole else call.given(place, "dim", "axis")
-    dims = _dims(dim, given.dim())
+    dims = dims_of(dim, given.dim())
     if dims is None:
         return None
     rows = next((len(one) for _, one in call.inputs if one.dim()), 0)
@@ -431,6 +433,7 @@ NAMES: Mapping[str, str] = {
 # What layers and functions of torch call for the program
 OF_LAYERS = frozenset({
     "softmax", "rectifier", "blocked", "embedding", "dropout", "resize", "recurrent", "loss",
+    "table",
 })  # fmt: skip
 _CHOICES: Sequence[tuple[str, Look, str]] = (
     ("softmax", _softmax, "softmax log_softmax"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -101,10 +102,10 @@ class RowLooks:
         """An outermost module is called with these tensors, by the names of its arguments."""
         for name, tensor in inputs.items():
             if is_readable(tensor) and tensor.dim() > 1:
-                self.add(("equal rows", function, line, name), lambda one=tensor: _equal_rows(one))
+                self.add(("equal rows", function, line, name), partial(_equal_rows, tensor))
             if is_readable(tensor) and tensor.dtype in _IDS and tensor.numel() >= _LEAST:
                 key = ("ids of a line", function, line, name)
-                self.add(key, lambda key=key, one=tensor: self._ids(key, one))
+                self.add(key, partial(self._ids, key, tensor))
         both = [
             (name, one)
             for name, one in inputs.items()
@@ -189,7 +190,7 @@ class RowLooks:
 
 def _written(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Numbers | None:
     """The highest row that is written, and how many there are."""
-    into = args[0] if args else None
+    into: Any = args[0] if args else None
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     index = args[2] if len(args) > 2 else kwargs.get("index")  # noqa: PLR2004
     if type(into) not in PLAIN_TYPES or type(dim) is not int or not into.dim():
