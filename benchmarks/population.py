@@ -1,11 +1,15 @@
 """Record all healthy programs as ``traincheck run --keep`` does, and count their facts.
 
     python -m benchmarks.population [--jobs N] [--keep FOLDER] [--out FILE] [--only WORD,...]
+        [--recorded] [--new-kinds]
 
 Writes the counts that traincheck comes with, traincheck/facts/population.json. With --keep, what
 FOLDER holds is not recorded again. A program whose packages are missing is named and left out.
+With --recorded, nothing is recorded, and programs that FOLDER lacks are left out. With --new-kinds,
+only the kinds that the shipped counts lack are counted, over these programs; the others stay.
 
-Exits with 1 when another program fails or too few are left; then nothing is written.
+Exits with 1 when another program fails or fewer than 250 are left (100 with --new-kinds); then
+nothing is written.
 """
 
 from __future__ import annotations
@@ -29,12 +33,13 @@ from benchmarks.silent_bugs.case import clean_pipelines, launcher_of, load_cases
 from benchmarks.silent_bugs.recordings import Recordings
 from traincheck.errors import TraincheckError
 from traincheck.facts.book import facts_of
-from traincheck.facts.population import encoded, population_of
+from traincheck.facts.population import encoded, population_of, shipped
 from traincheck.schema.facts import Fact
 from traincheck.store.reader import TraceReader
 
 OUT = ROOT / "traincheck" / "facts" / "population.json"
 ENOUGH = 250
+ENOUGH_FOR_NEW = 100
 # Programs for people and for tests; the others in these folders have a fault or only help.
 _OTHERS = (
     *(WORKLOADS / f"{name}.py" for name in ("cnn_mnist", "gpt_char", "mlp_digits", "resnet18")),
@@ -68,7 +73,7 @@ class Counted:
 
     @property
     def is_missing(self) -> bool:
-        return "ModuleNotFoundError: " in self.error
+        return "ModuleNotFoundError: " in self.error or "is not recorded in" in self.error
 
 
 def programs() -> list[Program]:
@@ -93,10 +98,9 @@ def counted(program: Program, recordings: Recordings, reading: Executor) -> Coun
         return Counted(error=str(error))
 
 
-def count(todo: Sequence[Program], folder: Path, jobs: int) -> dict[Program, Counted]:
+def count(todo: Sequence[Program], recordings: Recordings, jobs: int) -> dict[Program, Counted]:
     """The facts of programs, with progress on stderr."""
     found: dict[Program, Counted] = {}
-    recordings = Recordings(folder)
     spawned = multiprocessing.get_context("spawn")
     with (
         harness.warm_processes(),
@@ -123,7 +127,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, help="keep recordings here, and use those found here")
     parser.add_argument("--out", type=Path, default=OUT, help="write the counts here")
     parser.add_argument("--only", help="only programs with one of these words in their names")
+    parser.add_argument("--recorded", action="store_true", help="record nothing")
+    parser.add_argument("--new-kinds", action="store_true", help="count what is not yet counted")
     options = parser.parse_args(argv)
+    if options.recorded and not options.keep:
+        parser.error("--recorded needs --keep: the folder of the recordings")
     words = (options.only or "").split(",")
     todo = [one for one in programs() if any(word in one.name for word in words)]
     if options.only and options.out == OUT:
@@ -132,17 +140,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        found = count(todo, folder, options.jobs)
+        recordings = Recordings(folder, is_complete=options.recorded)
+        found = count(todo, recordings, options.jobs)
     healthy = [found[one].facts for one in todo if not found[one].error]
     failed = {one.name: found[one] for one in todo if found[one].error}
     for name, one in failed.items():
         print(f"{name}: {one.error.strip().splitlines()[-1]}", file=sys.stderr)
     took = time.monotonic() - began
     print(f"{len(healthy):,} of {len(todo):,} programs counted in {took:,.0f} s")
-    enough = ENOUGH if not options.only else 1
+    enough = ENOUGH_FOR_NEW if options.new_kinds else ENOUGH
+    if options.only:
+        enough = 1
     if len(healthy) < enough or not all(one.is_missing for one in failed.values()):
         return 1
-    options.out.write_bytes(encoded(population_of(healthy)))
+    population = population_of(healthy)
+    if options.new_kinds:
+        population = shipped().with_new_kinds(population)
+    options.out.write_bytes(encoded(population))
     return 0
 
 

@@ -74,6 +74,21 @@ def test_counts_survive_a_file_and_add_up(tmp_path: Path) -> None:
     assert (found | found).showing["loop.zero_grad", "none"] == 2
 
 
+def test_a_kind_that_came_later_is_compared_with_the_programs_it_was_counted_over(
+    tmp_path: Path,
+) -> None:
+    fact = Fact(kind="loop.zero_grad", of="opt0", seen_as="none")
+    first = Population(300, {"loop.backwards": 300})
+    found = first.with_new_kinds(population_of([[fact], [], []]))
+    assert (found.programs, found.asked) == (300, {"loop.zero_grad": 3})
+    assert found.rarity(fact) == rarity_of(1, 1, 3)
+    assert (found | first).asked == {"loop.zero_grad": 303}
+    assert found.with_new_kinds(population_of([[fact]])) == found
+    path = tmp_path / "mine.json"
+    path.write_bytes(encoded(found))
+    assert read_population(path) == found
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"kinds": {"a": 1}}', b'{"programs": "x"}'])
 def test_what_is_no_population_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"

@@ -1,7 +1,7 @@
 """Counts of healthy programs by class of a fact, and the rarity of a fact among them.
 
 Each program has one vote for a class, however often it shows it. A program that cannot show a kind
-does not count for it.
+does not count for it. A kind that came later may be counted over fewer programs than the others.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ class Population:
         programs: how many there are.
         having: kind -> how many programs show it.
         showing: (kind, class) -> how many programs show that class.
+        asked: kind -> how many programs it was counted over, where that is not all of them.
     """
 
     programs: int = 0
     having: Mapping[str, int] = field(default_factory=dict)
     showing: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    asked: Mapping[str, int] = field(default_factory=dict)
 
     def count(self, fact: Fact) -> int:
         """The number of programs that show a fact of this class."""
@@ -50,14 +52,30 @@ class Population:
         both. Each is smoothed by half a program, so that what no program shows is ordered by how
         many could.
         """
-        return rarity_of(self.count(fact), self.having.get(fact.kind, 0), self.programs)
+        asked = self.asked.get(fact.kind, self.programs)
+        return rarity_of(self.count(fact), self.having.get(fact.kind, 0), asked)
+
+    def with_new_kinds(self, other: Population) -> Population:
+        """These counts, and those of the kinds that only another population has."""
+        new = {kind: number for kind, number in other.having.items() if kind not in self.having}
+        return Population(
+            self.programs,
+            {**self.having, **new},
+            {**self.showing, **{key: n for key, n in other.showing.items() if key[0] in new}},
+            {**self.asked, **{kind: other.asked.get(kind, other.programs) for kind in new}},
+        )
 
     def __or__(self, other: Population) -> Population:
         """Both together, of different programs."""
+        fewer = {
+            kind: self.asked.get(kind, self.programs) + other.asked.get(kind, other.programs)
+            for kind in {*self.asked, *other.asked}
+        }
         return Population(
             self.programs + other.programs,
             Counter(self.having) + Counter(other.having),
             Counter(self.showing) + Counter(other.showing),
+            fewer,
         )
 
 
@@ -102,6 +120,8 @@ def encoded(population: Population) -> bytes:
     for kind, programs in population.having.items():
         classes = {c: n for (name, c), n in population.showing.items() if name == kind}
         kinds[kind] = {"programs": programs, "classes": classes}
+        if kind in population.asked:
+            kinds[kind]["asked"] = population.asked[kind]
     found = {"form": _FORM, "programs": population.programs, "kinds": kinds}
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps(found, option=options)
@@ -121,10 +141,11 @@ def _decoded(data: bytes, name: str) -> Population:
             for kind, row in found["kinds"].items()
             for cls, number in row["classes"].items()
         }
+        asked = {k: int(row["asked"]) for k, row in found["kinds"].items() if "asked" in row}
         programs = int(found["programs"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{name} is no population of facts: {error}",
             fix="its form is that of traincheck/facts/population.json",
         ) from error
-    return Population(programs, having, showing)
+    return Population(programs, having, showing, asked)
