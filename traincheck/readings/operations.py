@@ -46,6 +46,11 @@ class Look(NamedTuple):
     calls: int
     numbers: Mapping[str, float]
 
+    def alone(self, operation: Operation) -> Event:
+        """The record with this line alone, so that it can be shown."""
+        use = {**operation._asdict(), "calls": self.calls, "numbers": dict(self.numbers)}
+        return self.event.replace(data={"where": operation.where, "uses": [use]})
+
 
 @dataclass(slots=True)
 class OperationLooks:

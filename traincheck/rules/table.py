@@ -103,6 +103,7 @@ from traincheck.rules.numerics.tc709_update_ratio import UpdateRatio
 from traincheck.rules.numerics.tc713_class_imbalance import ClassImbalance
 from traincheck.rules.numerics.tc717_evaluation_loss_constant import EvaluationLossConstant
 from traincheck.rules.numerics.tc718_recomputation_differs import RecomputationDiffers
+from traincheck.rules.numerics.tc719_no_signal import NoSignal
 from traincheck.rules.numerics.units import DeadFilters, DeadUnits, SaturatedActivation
 from traincheck.rules.numerics.zero_gradients import GradientAllZero, ParameterGradientZero
 from traincheck.rules.origins.copies import AverageForgets, TiedCopiesDrift
@@ -383,6 +384,7 @@ RULES: tuple[Rule, ...] = (
     EvaluationNotFinite(),
     EvaluationLossConstant(),
     RecomputationDiffers(),
+    NoSignal(),
     AutocastWithoutEffect(),
     PositionBufferInHalf(),
     EpsUnderflows(),

@@ -23,9 +23,9 @@ from traincheck.collect.tensors.loss_graph import (
     below,
     elements,
     key_of,
+    node_of,
 )
 from traincheck.collect.trace_writer.guard import Fault, attempt
-from traincheck.handlers import give_back
 from traincheck.schema.observations.losses import (
     ConstantTerm,
     LossSum,
@@ -40,15 +40,6 @@ _MOST_SUMS = 8  # that are written
 # Not recorded as calls of the program.
 _detach, _clone = torch._C.TensorBase.detach, torch._C.TensorBase.clone
 _task = getattr(torch._C, "_current_graph_task_id", None)
-
-
-def node_of(tensor: torch.Tensor) -> Any:
-    """Its node in the graph. None also for a view that torch refuses to place in one."""
-    try:
-        return tensor.grad_fn
-    except RuntimeError as error:  # it was made without gradients, and its base was written to
-        give_back(error)
-        return None
 
 
 class Constant(NamedTuple):

@@ -21,7 +21,7 @@ import torch
 from traincheck.collect.moments.moment import Args, Named
 from traincheck.collect.moments.tensor_methods import TensorMethods
 from traincheck.collect.observers.base import Hook, Observer, Patcher
-from traincheck.collect.observers.loss_ledger import Constant, LossLedger, node_of
+from traincheck.collect.observers.loss_ledger import Constant, LossLedger
 from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.loss_graph import (
@@ -31,6 +31,7 @@ from traincheck.collect.tensors.loss_graph import (
     before_node,
     key_of,
     kind,
+    node_of,
     signed,
 )
 from traincheck.collect.tensors.reading import (

@@ -18,6 +18,7 @@ import torch
 
 from traincheck.collect.moments.operations import Operations
 from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.tensors.cuts import CUTTING, Gates
 from traincheck.collect.tensors.devices import read_together
 from traincheck.collect.tensors.operation_looks import (
     LOOKS,
@@ -55,6 +56,7 @@ _WITH_FAST_PATH = (
 _METHODS = ("torch._tensor", "torch.overrides")
 _LAYERS = (*_METHODS, "torch.nn.modules", "torch.nn.functional", "torch.functional")
 _LABELS = frozenset({"label", "labels", "target", "targets", "y", "tgt"})
+_CUTS = ("cut", "backward")
 _GREATEST = torch.finfo(torch.float32).max
 
 # Look, function, line, and name of the argument
@@ -82,6 +84,7 @@ class OperationObserver(Observer):
         self._lines: dict[_Key, _Line] = {}
         self._earlier: dict[_Key, dict[str, torch.Tensor]] = {}
         self._inputs: list[tuple[str, weakref.ref[torch.Tensor]]] = []
+        self._gates = Gates()
         self._depth = self._models = self._evaluations = 0
         self._is_evaluation = False  # whether it looks because of an evaluation
 
@@ -90,6 +93,7 @@ class OperationObserver(Observer):
         del patcher
         hooks = self._session.hooks
         self.listen(hooks.at_stage, self._begin_stage)
+        self.listen(hooks.before_backward, self._before_backward)
         for moment in (hooks.at_step_end, hooks.at_close):
             self.listen(moment, self._end_step)
 
@@ -123,6 +127,7 @@ class OperationObserver(Observer):
             self._end()
         lines, self._lines = self._lines, {}
         self._inputs.clear()
+        self._gates.clear()
         self._depth = self._models = 0
         self._is_evaluation = False
         uses = list(_uses(lines))
@@ -143,6 +148,8 @@ class OperationObserver(Observer):
     ) -> None:
         """The program has called a function."""
         name = NAMES.get(name, name)
+        if name in CUTTING:
+            self._enter_gate(name, args, kwargs, result)
         for look, read in LOOKS.get(name, ()):
             place = where_program(_LAYERS if look in OF_LAYERS else _METHODS)
             if place is None and look != "loss":
@@ -172,6 +179,27 @@ class OperationObserver(Observer):
                     other = self._line(("target", name, place, of))
                     if other is not None:
                         other.numbers.append(found)
+
+    def _enter_gate(
+        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """The program has called a function that may let no gradient pass."""
+        why, read = CUTTING[name]
+        call = Call(name, args, kwargs, result, module=False, inputs=(), earlier={})
+        self._gates.enter(why, read, call, where_program(_LAYERS) or where() or "")
+
+    def _before_backward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """A backward pass begins: what stands on the ways back from its loss."""
+        root = args[0] if args else kwargs.get("tensors")
+        if not self._mode.is_on or not isinstance(root, torch.Tensor):
+            return
+        no_way, met = self._gates.behind(root)
+        found = [(("backward", "backward", where_program(_METHODS) or "", ""), no_way)]
+        found += [(("cut", gate.function, gate.where, gate.why), cut) for gate, cut in met]
+        for key, number in found:
+            line = self._line(key)
+            if line is not None:
+                line.numbers.append({"cut": number})
 
     def _line(self, key: _Key) -> _Line | None:
         """The line, if this call of it is read."""
@@ -295,6 +323,8 @@ def _uses(lines: Mapping[_Key, _Line]) -> Iterator[OperationUse]:
                 if not math.isnan(value):  # JSON has neither NaN nor infinity
                     found.setdefault(name, []).append(max(-_GREATEST, min(value, _GREATEST)))
         means = {name: sum(values) / len(values) for name, values in found.items()}
+        if look in _CUTS and not means.get("cut"):
+            continue  # a gradient passes
         if "over" in means:
             means["over"] = max(float(line.over), *found["over"])
         yield OperationUse(look, function, line_of, line.calls, means, of)

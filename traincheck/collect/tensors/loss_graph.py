@@ -33,6 +33,15 @@ class Input(NamedTuple):
     sizes: Sizes | None
 
 
+def node_of(tensor: torch.Tensor) -> Any:
+    """Its node in the graph. None also for a view that torch refuses to place in one."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError as error:  # it was made without gradients, and its base was written to
+        give_back(error)
+        return None
+
+
 def kind(node: Any) -> str | None:
     """The part of its name before ``Backward``; None for a node that a program defined."""
     cls = type(node)
