@@ -45,6 +45,18 @@ CLI_INTRODUCTION = """\
 `traincheck infer` and `traincheck check`. Text for people goes to the terminal or stderr, data to
 stdout or to `--output`. `python -m traincheck` is the same as `traincheck`.
 
+Commands that read a recorded run need no extra. In a checkout, `pip install ".[torch]"` installs
+traincheck with an extra. `pip install 'traincheck[torch]'` adds one to an installed traincheck.
+
+| extra | for |
+|---|---|
+| `torch` | commands that record: `run`, `collect`, `monitor`, `profile`, `probe` |
+| `lightning`, `transformers`, `accelerate` | the [callbacks](in-process.md) for these frameworks |
+| `pytest` | the fixture [`traincheck_run`](ci.md) |
+| `hdf5` | [metrics](monitor.md) as HDF5 files |
+| `perfetto` | [`traincheck trace export`](live.md) for Perfetto |
+| `dev` | development: `make install` |
+
 Completion works in bash 4.4 or later, zsh and fish. It completes subcommands, options, codes of
 rules, names of formats and presets, and paths. Add the line for your shell to its start-up file:
 
