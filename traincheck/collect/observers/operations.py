@@ -130,7 +130,7 @@ class OperationObserver(Observer):
         self._gates.clear()
         self._depth = self._models = 0
         self._is_evaluation = False
-        uses = list(_uses(lines))
+        uses = _without_signal(list(_uses(lines)))
         if uses:
             write(em, OperationUses(uses=tuple(uses)))
         following = (self._session.clock.step or 0) + 1
@@ -184,6 +184,8 @@ class OperationObserver(Observer):
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """The program has called a function that may let no gradient pass."""
+        if type(result) not in PLAIN_TYPES or not result.requires_grad:
+            return
         why, read = CUTTING[name]
         call = Call(name, args, kwargs, result, module=False, inputs=(), earlier={})
         self._gates.enter(why, read, call, where_program(_LAYERS) or where() or "")
@@ -301,6 +303,14 @@ def _named(
     yield from tensors[:_INPUTS]
 
 
+def _without_signal(uses: Sequence[OperationUse]) -> list[OperationUse]:
+    """The uses; those about ways back only if no gradient passes in any backward pass."""
+    is_cut = all(use.numbers.get("cut") == 1 for use in uses if use.look == "backward")
+    return [
+        use for use in uses if use.look not in _CUTS or (is_cut and use.numbers.get("cut") == 1)
+    ]
+
+
 def _uses(lines: Mapping[_Key, _Line]) -> Iterator[OperationUse]:
     """The records of a step. Waits for devices once."""
     waiting: list[torch.Tensor] = []
@@ -323,8 +333,6 @@ def _uses(lines: Mapping[_Key, _Line]) -> Iterator[OperationUse]:
                 if not math.isnan(value):  # JSON has neither NaN nor infinity
                     found.setdefault(name, []).append(max(-_GREATEST, min(value, _GREATEST)))
         means = {name: sum(values) / len(values) for name, values in found.items()}
-        if look in _CUTS and not means.get("cut"):
-            continue  # a gradient passes
         if "over" in means:
             means["over"] = max(float(line.over), *found["over"])
         yield OperationUse(look, function, line_of, line.calls, means, of)

@@ -7,14 +7,21 @@ the device of the program until the step ends, so nothing waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import torch
 
 from traincheck.collect.tensors.loss_graph import Input, Key, inputs, key_of, kind, node_of
-from traincheck.collect.tensors.operation_looks import Call, Number, few, is_readable, softmax_dim
+from traincheck.collect.tensors.operation_looks import (
+    Call,
+    Number,
+    few,
+    few_of_both,
+    is_readable,
+    softmax_dim,
+)
 from traincheck.collect.tensors.reading import PLAIN_TYPES
 from traincheck.schema.torch_api import IGNORED_LABEL
 
@@ -44,6 +51,11 @@ def _differentiable(value: object) -> bool:
     return type(value) in PLAIN_TYPES and value.requires_grad  # type: ignore[attr-defined]
 
 
+def _has_other_way(call: Call) -> bool:
+    """Whether a limit or a value is differentiated, too."""
+    return any(map(_differentiable, (*call.args[1:], *call.kwargs.values())))
+
+
 def _factor(call: Call) -> Number | None:
     """Whether a factor that is not differentiated is 0."""
     first, second = call.given(0, "input", "self"), call.given(1, "other")
@@ -65,14 +77,16 @@ def _limited(call: Call) -> Number | None:
     given, result = call.given(0, "input", "self"), call.result
     if not (is_readable(given) and is_readable(result)) or given.shape != result.shape:
         return None
-    flat = given.is_contiguous() and result.is_contiguous()
-    return (few(given, flat=flat) != few(result, flat=flat)).all()
+    before, after = few_of_both(given, result)
+    return None if _has_other_way(call) else (before != after).all()
 
 
 def _filled(call: Call) -> Number | None:
     """Whether a mask replaces all elements."""
     mask = call.given(1, "mask")
-    return (few(mask) != 0).all() if is_readable(mask) and mask.numel() else None
+    if not is_readable(mask) or not mask.numel() or _has_other_way(call):
+        return None
+    return (few(mask) != 0).all()
 
 
 def _chosen(call: Call) -> Number | None:
@@ -83,6 +97,8 @@ def _chosen(call: Call) -> Number | None:
         call.given(2, "other"),
     )
     if _differentiable(one) == _differentiable(other) or not is_readable(condition):
+        return None
+    if condition.dtype is not torch.bool:  # `x.where(condition, other)`
         return None
     seen = few(condition)
     return (seen == 0 if _differentiable(one) else seen != 0).all()
@@ -112,7 +128,7 @@ _Read: TypeAlias = Callable[[Call], "Number | None"]
 _ROWS: tuple[tuple[str, _Read, str], ...] = (
     ("factor", _factor, "mul mul_ __mul__ __rmul__ __imul__ multiply"),
     ("dead", _dead, "relu relu_ relu6 threshold"),
-    ("limit", _limited, "clamp clip clamp_min clamp_max clamp_ clip_ hardtanh"),
+    ("limit", _limited, "clamp clip clamp_min clamp_max hardtanh"),
     ("mask", _filled, "masked_fill masked_fill_"),
     ("choice", _chosen, "where"),
     ("softmax", _of_one, "softmax log_softmax"),
@@ -191,7 +207,7 @@ class Gates:
         stack = [self._open(root, met)]
         while True:
             here = stack[-1]
-            following = next(self._unknown(here, known), None)
+            following = self._unknown(here, known)
             if following is None:
                 known[here.key] = self._closed(here)
                 stack.pop()
@@ -209,17 +225,17 @@ class Gates:
             met.setdefault(key, gate)
         return _Node(node, key, [one for one in inputs(node) if one is not None])
 
-    def _unknown(self, here: _Node, known: Mapping[Key, Number | None]) -> Iterator[Input]:
-        """The inputs whose ways were not yet followed; those that were, are put together."""
+    def _unknown(self, here: _Node, known: Mapping[Key, Number | None]) -> Input | None:
+        """The next input whose ways were not followed; before it, the others are put together."""
         while here.to_do:
             key = key_of(here.to_do[-1].node)
             if key not in known:
-                yield here.to_do[-1]
-                return
+                return here.to_do[-1]
             here.to_do.pop()
             here.has_ways = True
             other = known[key]
             here.found = None if here.found is None or other is None else _both(here.found, other)
+        return None
 
     def _closed(self, here: _Node) -> Number | None:
         is_free = kind(here.node) in (None, _LEAF) or not here.has_ways

@@ -92,7 +92,7 @@ def few(
     return tensor
 
 
-def _both(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def few_of_both(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The same elements of two tensors of one shape."""
     flat = one.is_contiguous() and other.is_contiguous()
     return few(one, flat=flat), few(other, flat=flat)
@@ -159,7 +159,7 @@ def _limit(call: Call) -> Numbers | None:
     given, result = call.given(0, "input", "self"), call.result
     if not (is_readable(given) and is_readable(result)) or given.shape != result.shape:
         return None
-    before, after = _both(given, result)
+    before, after = few_of_both(given, result)
     return {"changed": _share(before != after)}
 
 
@@ -276,10 +276,10 @@ def _recurrent(call: Call) -> Numbers | None:
     _, h, c = result
     if not (is_readable(h) and is_readable(c)) or h.shape != c.shape:
         return None
-    one, other = _both(h, c)
+    one, other = few_of_both(h, c)
     found: Numbers = {"equal": (one == other).all().float()}
     if isinstance(states, (tuple, list)) and len(states) == 2 and all(map(is_readable, states)):  # noqa: PLR2004
-        both = _both(*states)
+        both = few_of_both(*states)
         found["zero"] = torch.stack([(one == 0).all() for one in both]).all().float()
         found["one_state"] = (both[0] == both[1]).all().float()
     return found
@@ -319,7 +319,7 @@ def _loss(call: Call) -> Numbers | None:
     found |= spread("prediction", few(given))
     found["whole"] = (seen == seen.round()).all().float() if seen.dtype in FLOATS else 1.0
     if given.shape == target.shape:
-        one, other = _both(given, target)
+        one, other = few_of_both(given, target)
         found["equal"] = (one == other).all().float()
     if call.name in _OF_CLASSES and given.dim() > 1:
         rows = few(given.movedim(1, -1), whole=1).float()

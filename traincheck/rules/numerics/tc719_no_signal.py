@@ -21,13 +21,13 @@ from traincheck.schema.places import short
 _LOOKS = 3  # of steps in the streak
 _NAMED = 2
 _WHY: Mapping[str, str] = {
-    "factor": "{function} at {where} multiplies by 0",
-    "dead": "all results of {function} at {where} are 0",
-    "limit": "{function} at {where} sets all elements to its limit",
-    "mask": "the mask of {function} at {where} replaces all elements",
-    "choice": "{function} at {where} takes all elements from the value without a gradient",
+    "factor": "{function} at {where} multiplies by 0, in all elements that were read",
+    "dead": "all results of {function} at {where} that were read are 0",
+    "limit": "{function} at {where} changes all elements that were read",
+    "mask": "{function} at {where} replaces all elements that were read",
+    "choice": "{function} at {where} takes what has no gradient, in all elements that were read",
     "softmax": "{function} at {where} runs over one element, so that its result is constant",
-    "labels": "{function} at {where} ignores all labels",
+    "labels": "{function} at {where} ignores all labels that were read",
     "steps": "the derivative of {function} at {where} is 0",
 }
 
@@ -36,8 +36,8 @@ class NoSignal(StepRule, code="TC719", severity="error"):
     """no-signal: the loss is constant for the model, because one operation cuts every way back.
 
     What it checks:
-        While all gradients of an optimizer are zero and the loss is zero, too, some way back from
-        the loss to the parameters is not multiplied by 0, masked, clamped or rounded.
+        While all gradients of an optimizer are zero and the loss is zero or unknown, some way back
+        from the loss to the parameters is not multiplied by 0, masked, clamped or rounded.
 
     Why it matters:
         The run ends, prints a loss of 0, and has learned nothing.
@@ -47,9 +47,9 @@ class NoSignal(StepRule, code="TC719", severity="error"):
         - A mask that excludes all elements of the loss.
         - A weight of 0 for the whole loss.
 
-        In five consecutive optimizer steps all gradients are exactly zero, in three of them the
-        ways back were looked at, and each one ended in such an operation. The ways are looked at in
-        the first six steps and in every fiftieth.
+        In five consecutive optimizer steps all gradients are exactly zero, and in three of them
+        each way back was seen to end in such an operation. The ways are looked at in the first six
+        steps and in every fiftieth, and up to about 2,048 elements of a tensor are read.
 
     Stays quiet on:
         - A loss that is not zero (TC704).
@@ -120,7 +120,7 @@ class NoSignal(StepRule, code="TC719", severity="error"):
         return found
 
     def _cuts(self, first: int | None) -> list[tuple[Operation, Look]]:
-        """The operations that cut the ways back, if enough steps since the first were looked at."""
+        """The operations that cut the ways back, if they did so in enough steps since the first."""
 
         def within(looks: Sequence[Look]) -> list[Look]:
             return [one for one in looks if first is None or (one.event.step or 0) >= first]
