@@ -15,7 +15,7 @@ export OMP_NUM_THREADS := 1
 # Where it is set, each process compiles all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test nightly check format lint types fix docs gallery bench gpu versions build clean
+.PHONY: help install demo test nightly check format lint types fix docs site gallery bench gpu versions build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ test: $(STAMP) ## run all tests but those that are long and rarely break
 nightly: $(STAMP) ## run the tests that `make test` leaves out
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m nightly
 
-check: $(STAMP) format lint types test ## what CI runs: format, lint, types, tests
+check: $(STAMP) format lint types site test ## what CI runs: format, lint, types, site, tests
 
 format: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -61,6 +61,9 @@ docs: $(STAMP) ## write the generated pages and the outputs in README.md and doc
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/readme_example.py
 
+site: $(STAMP) ## build the site of the documentation in site/; a link that leads nowhere fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 gallery: $(STAMP) ## run the examples, write their outputs and the pictures of docs/gallery.md (3 minutes)
 	$(BIN)/python docs/gallery.py
 
@@ -77,5 +80,5 @@ build: $(STAMP) ## make the wheel and the source archive in dist/
 	$(BIN)/python -m build
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .versions build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .versions build dist site demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,12 +9,9 @@ import contextlib
 import importlib
 import io
 import os
-import platform
 import sys
-import traceback
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 import click
@@ -258,8 +255,13 @@ def _invoke(command: click.Command, name: str, args: list[str]) -> int:
 def _our_bug(error: Exception) -> int:
     _print_error(f"error: this is a bug in traincheck: {type(error).__name__}: {error}")
     if os.environ.get("TRAINCHECK_DEBUG"):
+        import traceback
+
         traceback.print_exception(error)
     else:
+        import platform
+        from importlib import metadata
+
         found = [f"traincheck {VERSION}", f"Python {platform.python_version()}"]
         with contextlib.suppress(metadata.PackageNotFoundError):  # without an import of torch
             found.append(f"torch {metadata.version('torch')}")

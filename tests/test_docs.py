@@ -166,6 +166,24 @@ def test_links_lead_somewhere(page: str) -> None:
     assert not broken
 
 
+def test_a_link_to_a_rule_leads_to_its_theme() -> None:
+    """Pages of rules are in the site alone; the list in the repository has headings of themes."""
+    text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    themes = {}
+    for section in text.split("\n## ")[1:]:
+        heading = re.sub(r"[^a-z -]", "", section.partition("\n")[0].lower()).replace(" ", "-")
+        themes |= dict.fromkeys(re.findall(r"^\| (TC\d+) ", section, re.MULTILINE), heading)
+    found = [
+        link
+        for path in pages()
+        for link in re.findall(
+            r"\[(TC\d+)\]\([./a-z]*rules\.md#([^)]*)\)", path.read_text(encoding="utf-8")
+        )
+    ]
+    assert len(found) > 10
+    assert all(themes[code] == heading for code, heading in found)
+
+
 @together("page", names(pages()))
 def test_words_are_those_of_the_glossary(page: str) -> None:
     words = set(re.findall(r"\w+", (ROOT / page).read_text(encoding="utf-8").lower()))

@@ -116,7 +116,7 @@ def test_the_table_of_examples_says_what_the_output_says(gallery: ModuleType, na
     (row,) = (line for line in readme.splitlines() if line.startswith(f"| [{name}."))
     found = re.search(r"^(?:WARNING|ERROR) (TC\d+): (.*)", committed(name), re.MULTILINE)
     assert found is not None
-    assert f"[{found[1]}](../docs/rules/{found[1]}.md)" in row
+    assert f"[{found[1]}](../docs/rules.md#" in row
     assert found[2] in row
     one = next(each for each in gallery.EXAMPLE_LIST if each.name == name)
     assert f"\n{one.command}\n" in readme

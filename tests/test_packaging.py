@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_layers import foreign, modules
+from traincheck.version import VERSION
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -202,6 +204,20 @@ def test_torch_is_an_extra() -> None:
     assert "torch" not in required
     assert [split_name(line) for line in extras["torch"]] == ["torch"]
     assert "torch" in extras["dev"][0].partition("[")[2]
+
+
+def test_each_extra_for_users_is_explained() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    explained = set(re.findall(r"`(\w+)`", " ".join(rows)))
+    assert explained == set(PROJECT["project"]["optional-dependencies"]) - {"bench", "test"}
+
+
+def test_the_change_log_has_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.*)", text, re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(VERSION)}\] - \d{{4}}-\d\d-\d\d", headings[1])
 
 
 def test_every_folder_with_data_is_a_package_of_its_own(wheel_names: set[str]) -> None:

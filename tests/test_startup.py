@@ -1,4 +1,7 @@
-"""Asking for help loads no package that takes long. Modules are looked at, not clocks."""
+"""Commands load only what they need. Modules are counted here, not seconds.
+
+benchmarks/command_startup.py measures the seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,37 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import healthy_run
 from traincheck.cli.main import main as group
+from traincheck.store.writer import TraceWriter
 
 pytestmark = pytest.mark.real_process
 
 HEAVY = ("torch", "pandas", "pyarrow", "numpy", "sklearn")
+# What commands do without, beside the heavy packages.
+UNUSED_BY_VERSION = (
+    "rich",
+    "jinja2",
+    "msgspec",
+    "importlib.metadata",
+    "traincheck.api",
+    "traincheck.check",
+    "traincheck.rules",
+    "traincheck.relations",
+    "traincheck.schema.events",
+)
+UNUSED_BY_CHECK = (
+    "jinja2",
+    "yaml",
+    "asyncio",
+    "multiprocessing",
+    "traincheck.relations.registry",  # without invariants
+    "traincheck.infer",
+    "traincheck.diff",
+    "traincheck.page.build",
+    "traincheck.store.columnar",
+    "traincheck.collect.session",
+)
 ENTRIES = {
     "traincheck": "main",
     "traincheck-collect": "collect_main",
@@ -53,3 +82,37 @@ def test_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def loaded(argv: list[str], names: tuple[str, ...], folder: Path) -> str:
+    """Which of some modules a command loads, as the child prints them."""
+    code = PROGRAM.format(argv=argv, entry=ENTRIES[argv[0]], heavy=names)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr.rpartition("heavy: ")[2].strip()
+
+
+def test_the_version_is_printed_without_the_checks(tmp_path: Path) -> None:
+    assert loaded(["traincheck", "--version"], (*HEAVY, *UNUSED_BY_VERSION), tmp_path) == "[]"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    with TraceWriter(tmp_path / "run") as writer:
+        for event in healthy_run(12):
+            writer.emit(event)
+    return tmp_path / "run"
+
+
+def test_a_check_by_rules_loads_what_it_needs(run: Path, tmp_path: Path) -> None:
+    names = (*HEAVY, *UNUSED_BY_CHECK, "traincheck.rules.table")
+    found = loaded(["traincheck", "check", "-t", str(run)], names, tmp_path)
+    assert found == "['traincheck.rules.table']"
+
+
+def test_relations_are_loaded_where_one_is_selected(run: Path, tmp_path: Path) -> None:
+    argv = ["traincheck", "check", "-t", str(run), "--ignore", "order"]
+    found = loaded(argv, ("traincheck.relations.registry", *HEAVY), tmp_path)
+    assert found == "['traincheck.relations.registry']"

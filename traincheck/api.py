@@ -16,7 +16,6 @@ from traincheck.check.wording.sentences import ending
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
 from traincheck.facts.table import READERS
-from traincheck.relations.registry import RELATIONS
 from traincheck.rules.docs import docs_of
 from traincheck.rules.options import configured
 from traincheck.rules.registry import all_rules
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from traincheck.readings.provider import Follower
     from traincheck.report.facts_source import File
     from traincheck.schema.claims import Invariant
-    from traincheck.schema.protocols import Rule
+    from traincheck.schema.protocols import Relation, Rule
     from traincheck.store.manifest import Manifest
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import PollReader, TailReader
@@ -141,7 +140,15 @@ def make_engine(
     kept = [i for i in learned if _is_chosen(i.hypothesis.relation, config)]
     chosen = chosen_rules(config)
     policy = SuppressionPolicy(config.suppress, sources, program)
-    return Engine(kept, chosen if rules else (), RELATIONS, policy, followers)
+    relations = _relations() if kept else {}
+    return Engine(kept, chosen if rules else (), relations, policy, followers)
+
+
+def _relations() -> Mapping[str, Relation]:
+    """All relations. Loading them takes nearly as long as loading the rules."""
+    from traincheck.relations.registry import RELATIONS
+
+    return RELATIONS
 
 
 def chosen_rules(config: Config) -> tuple[Rule, ...]:
@@ -151,12 +158,13 @@ def chosen_rules(config: Config) -> tuple[Rule, ...]:
         UsageError: a code or an option is unknown.
     """
     known = all_rules()
-    codes = [*(rule.info.code for rule in known), *RELATIONS]
-    names = {docs_of(rule).name: rule.info.code for rule in known}
-    _refuse_unknown((*config.select, *config.ignore), codes, names)
     said = f"{config.path}: " if config.path else ""
-    for suppression in config.suppress:
-        _refuse_unknown([suppression.code], codes, names, said)
+    if config.select or config.ignore or config.suppress:
+        codes = [*(rule.info.code for rule in known), *_relations()]
+        names = {docs_of(rule).name: rule.info.code for rule in known}
+        _refuse_unknown((*config.select, *config.ignore), codes, names)
+        for suppression in config.suppress:
+            _refuse_unknown([suppression.code], codes, names, said)
     try:
         known = configured(known, config.rules)
     except UsageError as error:
