@@ -2,7 +2,8 @@
 
 A mode sees them, in the first steps and in every 50th. Of each line the first calls of a step are
 read; the numbers of a step are copied from a device together, when it ends. No tensor is kept alive
-but samples of up to 2,048 elements, from one step that is looked at to the next one.
+but samples of up to 2,048 elements, from one step that is looked at to the next one, and rows of
+masks and their tokens, until a step ends.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from traincheck.collect.moments.operations import Operations
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.tensors.cuts import CUTTING, Gates
 from traincheck.collect.tensors.devices import read_together
+from traincheck.collect.tensors.excluded_labels import TrainedLosses
 from traincheck.collect.tensors.operation_looks import (
     NAMES,
     OF_LAYERS,
@@ -89,6 +91,7 @@ class OperationObserver(Observer):
         self._inputs: list[tuple[str, weakref.ref[torch.Tensor]]] = []
         self._rows = RowLooks(self._enter)
         self._gates = Gates()
+        self._trained = TrainedLosses()
         self._depth = self._models = self._evaluations = 0
         self._is_evaluation = False  # whether it looks because of an evaluation
 
@@ -133,6 +136,7 @@ class OperationObserver(Observer):
         self._inputs.clear()
         self._rows.end_step()
         self._gates.clear()
+        self._trained.clear()
         self._depth = self._models = 0
         self._is_evaluation = False
         uses = _without_signal(list(_uses(lines)))
@@ -190,7 +194,10 @@ class OperationObserver(Observer):
             self._uncount(key, line)
             return
         line.numbers.append(numbers)
-        for of, found in targets_in_inputs(call) if look == "loss" else ():
+        if look != "loss":
+            return
+        self._trained.enter("padded", call, place)
+        for of, found in targets_in_inputs(call):
             if of.lower() in _LABELS:
                 continue  # the target, which the program hands to the model
             other = self._line(("target", name, place, of))
@@ -227,10 +234,11 @@ class OperationObserver(Observer):
         no_way, met = self._gates.behind(root)
         found = [(("backward", "backward", where_program(_METHODS) or "", ""), no_way)]
         found += [(("cut", gate.function, gate.where, gate.why), cut) for gate, cut in met]
-        for key, number in found:
+        of_ways = [(key, {"cut": number}) for key, number in found]
+        for key, numbers in (*of_ways, *self._trained.behind(root)):
             line = self._line(key)
             if line is not None:
-                line.numbers.append({"cut": number})
+                line.numbers.append(numbers)
 
     def _line(self, key: _Key) -> _Line | None:
         """The line, if this call of it is read."""
@@ -291,6 +299,7 @@ class OperationObserver(Observer):
     def _given(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """An outermost module is called."""
         given = dict(_named(module, args, kwargs))
+        self._trained.given(list(given.items()))
         for name, tensor in given.items():
             self._inputs.append((name, weakref.ref(tensor)))
             self._look_at("input", module, name, tensor)
