@@ -83,7 +83,7 @@ class _Pass:
 
 @dataclass(slots=True)
 class RowsOfTraining:
-    """What one rank trains on and evaluates, since its last optimizer was created.
+    """The rows that one rank trains on and evaluates, since its last optimizer was created.
 
     A batch is trained on if a backward pass follows it, and evaluated if a trained model gets it in
     evaluation mode or without gradients. Where both follow, as with a teacher, or with an
