@@ -14,7 +14,7 @@ from traincheck.schema.rows import UNKNOWN, row_prints
 from traincheck.schema.torch_api import LOSS_MODULES, Families
 from traincheck.schema.values import tensor_summary
 
-_MOST = 200_000  # rows that are stored of a rank
+_MOST = 100_000  # rows that are stored of a rank
 _UPPER = 3.0  # equal pairs that there may be where none was seen: 95 %
 
 
@@ -155,7 +155,9 @@ class RowsOfTraining:
                 self.doubled.add(row)
             last.rows.add(row)
         self.trained.update(rows)
-        self._unordered.update(_unordered(row.split()) for row in rows)
+        for row in rows:
+            unordered = _unordered(row.split())
+            self._unordered.add(row if unordered == row else unordered)
 
     def evaluate(self, others: Mapping[int, RowsOfTraining]) -> bool:
         """Enter the rows of the present batch, if it was evaluated; returns whether it was.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -105,3 +110,24 @@ def test_judges_nothing_where_steps_were_not_recorded() -> None:
     run.steps(3).skipped_steps(1)
     evaluate(run, "loader2")
     assert quiet("TC520", run.build()) is Verdict.NOT_TRIGGERED
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_real_loaders(tmp_path: Path, drops: bool) -> None:
+    x = torch.randn(130, 6)
+    data = TensorDataset(x, (x[:, 0] > 0).long())
+    with recording(tmp_path) as run:
+        model = nn.Linear(6, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in DataLoader(data, batch_size=40, shuffle=True, drop_last=True):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for (x,) in DataLoader(TensorDataset(data.tensors[0][:70]), 32, drop_last=drops):
+                model(x)
+    if drops:
+        assert mentions(fires("TC520", run.events).message, 64, 70)
+    else:
+        assert quiet("TC520", run.events) is Verdict.HELD

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.ranks import RankBuilder, merged
 from tests.rules.batches import leaf
@@ -258,3 +263,48 @@ def test_judges_nothing_after_steps_that_were_not_recorded() -> None:
     run.skipped_steps(1)
     evaluate(run, of(*shuffled(2)[256:]))
     assert quiet("TC521", run.build()) is Verdict.HELD
+
+
+def sets(kind: str) -> tuple[Dataset[Any], Dataset[Any]]:
+    """The training and the validation set of a program."""
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(300, 6, generator=draw)
+    data, order = TensorDataset(x, (x[:, 0] > 0).long()), torch.randperm(300, generator=draw)
+    if kind == "a margin twice":
+        return Subset(data, order[:240].tolist()), Subset(data, order[200:].tolist())
+    if kind == "a cut":
+        return Subset(data, order[:240].tolist()), Subset(data, order[240:].tolist())
+    if kind == "a part of training":
+        whole = Subset(data, order[:240].tolist())
+        return whole, Subset(whole, range(60))
+    return Subset(data, order[:240].tolist()), data
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_wrong"),
+    [
+        ("a margin twice", True),
+        ("a cut", False),
+        ("a part of training", False),
+        ("all data", False),
+    ],
+)
+def test_real_loaders(tmp_path: Path, kind: str, is_wrong: bool) -> None:
+    trained, evaluated = sets(kind)
+    with recording(tmp_path) as run:
+        model = nn.Linear(6, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model.train()
+            for x, y in DataLoader(trained, batch_size=30, shuffle=True):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                for x, _ in DataLoader(evaluated, batch_size=20):
+                    model(x)
+    if is_wrong:
+        assert mentions(fires("TC521", run.events).observed, 40, 100)
+    else:
+        assert quiet("TC521", run.events) is Verdict.HELD
