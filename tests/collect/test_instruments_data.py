@@ -578,6 +578,15 @@ def test_loaders_of_the_same_arrays_read_one_dataset(tmp_path):
     assert len({one, part, few, others, all_of}) == 5
 
 
+def test_a_part_of_a_dataset_names_the_dataset(tmp_path):
+    whole = Rows()
+    with recording(tmp_path / "run") as run:
+        for data in (Subset(whole, [1]), whole, Subset(whole, [1, 2]), Subset(Rows(), [3])):
+            list(DataLoader(data, batch_size=8))
+    early, all_of, part, other = run.of("batch")
+    assert [e.part_of for e in (early, all_of, part, other)] == ["", "", all_of.dataset, ""]
+
+
 # -- rows
 
 

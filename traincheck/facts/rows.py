@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from traincheck.facts.kinds import Kind
 from traincheck.facts.reader import FactReader
+from traincheck.readings.delivered_rows import whole_rows
 from traincheck.schema.claims import BATCH_ROWS, Needs
 from traincheck.schema.events import BatchEvent, Event
 from traincheck.schema.facts import Fact
 from traincheck.schema.marks import EVAL_STAGE
-from traincheck.schema.rows import UNKNOWN, row_prints
 
 _ENOUGH = 16  # rows: fewer repeat by chance, or show nothing
 _MOST = 400_000  # rows that are remembered
@@ -127,7 +127,7 @@ class Rows(FactReader):
         one.is_whole &= bool(event.samples)
         if self._stored <= _MOST:
             one.rows += event.samples
-            rows = _whole_rows(event)
+            rows = whole_rows(event)
             one.known.update(event.samples or rows)
             if event.samples or rows:
                 one.batches[event.index] = [*(event.samples or rows)]
@@ -165,14 +165,6 @@ class Rows(FactReader):
         )
         values = {"number": number, "rows": len(evaluated)}
         return Fact(kind=SHARED.name, seen_as=seen_as, values=values)
-
-
-def _whole_rows(event: BatchEvent) -> list[str]:
-    """The rows of a batch whose content is known, over all of its tensors."""
-    if not event.rows:
-        return list(event.samples)
-    rows = zip(*map(row_prints, event.rows.values()))
-    return [" ".join(sorted(row)) for row in rows if UNKNOWN not in row]
 
 
 def _repeated(name: str, loader: _Loader) -> Fact:

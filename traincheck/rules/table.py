@@ -53,6 +53,8 @@ from traincheck.rules.data.tc506_labels_in_order import LabelsInOrder
 from traincheck.rules.data.tc508_evaluated_on_training_data import EvaluatedOnTrainingData
 from traincheck.rules.data.tc512_ranks_share_samples import RanksShareSamples
 from traincheck.rules.data.tc517_batch_not_used import BatchNotUsed
+from traincheck.rules.data.tc520_evaluation_incomplete import EvaluationIncomplete
+from traincheck.rules.data.tc521_evaluated_rows_trained_on import EvaluatedRowsTrainedOn
 from traincheck.rules.data.worker_draws import EpochsRepeatRandomDraws, WorkersRepeatRandomDraws
 from traincheck.rules.efficiency.gpu import (
     ChannelsFirstOnGpu,
@@ -352,6 +354,8 @@ RULES: tuple[Rule, ...] = (
     BatchNotUsed(),
     ReseededPerSample(),
     OnlyLastBatchUsed(),
+    EvaluationIncomplete(),
+    EvaluatedRowsTrainedOn(),
     StateDictKeysMismatch(),
     OptimizerNotRestored(),
     SchedulerNotRestored(),

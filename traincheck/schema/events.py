@@ -235,6 +235,8 @@ class BatchEvent(EventBase, frozen=True, kw_only=True, tag="batch"):
         rows: path -> keyed fingerprints of up to 32 rows of a leaf, see schema/rows.py. In some
             training steps, and in the first 512 batches of evaluations.
         dataset: the data that it is read from: equal where the arrays behind it are the same.
+        part_of: of the dataset, the one that it takes samples from, as a ``Subset`` does; empty if
+            no loader has read that one before.
         sampler: dotted class name of the sampler.
         sampler_epoch: the epoch that the sampler was told when the loader was iterated, as by
             ``set_epoch``; None where it knows of none.
@@ -264,6 +266,7 @@ class BatchEvent(EventBase, frozen=True, kw_only=True, tag="batch"):
     samples: Sequence[str] = ()
     rows: Mapping[str, str] = {}
     dataset: str = ""
+    part_of: str = ""
     sampler: str | None = None
     sampler_epoch: Int64 | None = None
     workers: Int64 = 0

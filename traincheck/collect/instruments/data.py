@@ -118,7 +118,8 @@ class Data(Instrument):
     def _begun(self, _: None, args: Args, kwargs: Named, iterator: Any) -> None:
         if self._starting is not None:
             label, epoch = self._starting
-            head = _head(label, epoch, args[0], self._label(args[0].dataset))
+            dataset = args[0].dataset
+            head = _head(label, epoch, args[0], self._label(dataset), self._whole(dataset))
             iterator._traincheck = label, head, _may_repeat(iterator)
 
     def _tell_begin(self, args: Args, kwargs: Named) -> None:
@@ -275,9 +276,18 @@ class Data(Instrument):
             self._data.clear()
         return self._data.setdefault(_data_of(dataset), f"dataset{len(self._data)}")
 
+    def _whole(self, dataset: Any) -> str:
+        """The name of the data that a dataset takes samples from, if a loader has read it."""
+        whole = own(dataset).get("dataset")
+        return self._data.get(_data_of(whole), "") if is_a(whole, data.Dataset) else ""
+
 
 def _head(
-    label: str, epoch: int, loader: data.DataLoader[Any] | None = None, of: str = ""
+    label: str,
+    epoch: int,
+    loader: data.DataLoader[Any] | None = None,
+    of: str = "",
+    whole: str = "",
 ) -> bytes:
     """The common fields of all batches of an iterator."""
     fields: dict[str, Any] = {"loader": label, "epoch": epoch, "sampler": None}
@@ -285,6 +295,8 @@ def _head(
         return orjson.dumps(fields)[1:-1]
     batches, sampler = loader.batch_sampler, _drawn_by(loader)
     fields |= {"sampler": dotted(type(sampler)), "dataset": of}
+    if whole:
+        fields["part_of"] = whole
     order = own(loader.sampler).get("epoch")
     if type(order) is int:  # of set_epoch()
         fields["sampler_epoch"] = order
