@@ -107,12 +107,13 @@ class EvaluationIncomplete(BuiltInRule, code="TC520"):
             self._last[self._pass.data] = before if before.is_short else self._pass
 
     def finish(self) -> list[Violation]:
-        if not self._last or self._has_gap:
+        tests = [one for data, one in self._last.items() if data not in self._other]
+        if not tests or self._has_gap:
             return []
         self.triggered += 1
-        data, found = list(self._last.items())[-1]
+        found = tests[-1]
         batch, forward = found.batch, found.forward
-        if data in self._other or not found.is_short or forward is None:
+        if not found.is_short or forward is None:
             return []
         if batch.dropped < self.share * batch.dataset_size:
             return []
