@@ -33,6 +33,7 @@ from traincheck.collect.tensors.operation_looks import (
     targets_in_inputs,
 )
 from traincheck.collect.tensors.reading import PLAIN_TYPES
+from traincheck.collect.tensors.statistics import Statistics, is_of_normalize
 from traincheck.collect.trace_writer.call_site import where, where_program
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded
@@ -88,6 +89,7 @@ class OperationObserver(Observer):
         self._inputs: list[tuple[str, weakref.ref[torch.Tensor]]] = []
         self._gates = Gates()
         self._trained = TrainedLosses()
+        self._statistics = Statistics()
         self._depth = self._models = self._evaluations = 0
         self._is_evaluation = False  # whether it looks because of an evaluation
 
@@ -132,6 +134,7 @@ class OperationObserver(Observer):
         self._inputs.clear()
         self._gates.clear()
         self._trained.clear()
+        self._statistics.clear()
         self._depth = self._models = 0
         self._is_evaluation = False
         uses = _without_signal(list(_uses(lines)))
@@ -152,9 +155,11 @@ class OperationObserver(Observer):
     ) -> None:
         """The program has called a function."""
         name = NAMES.get(name, name)
+        if name == "vector_norm" and is_of_normalize():
+            name = "normalize"
         if name in CUTTING:
             self._enter_gate(name, args, kwargs, result)
-        for look, read in LOOKS.get(name, ()):
+        for look, read in (*LOOKS.get(name, ()), *self._statistics.looks(name)):
             place = where_program(_LAYERS if look in OF_LAYERS else _METHODS)
             if place is None and look != "loss":
                 continue  # not of the program
