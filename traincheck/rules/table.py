@@ -188,6 +188,7 @@ from traincheck.rules.schedules.tc221_scheduler_stepped_per_epoch import Schedul
 from traincheck.rules.schedules.tc222_lambda_lr_returns_rate import LambdaLrReturnsRate
 from traincheck.rules.shapes.batch_dims import BatchDimsMixed, BatchFirstMismatch
 from traincheck.rules.shapes.tc328_view_for_transpose import ViewForTranspose
+from traincheck.rules.shapes.tc380_statistic_of_one_element import StatisticOfOneElement
 from traincheck.rules.step_window.accumulation import LossNotDivided, PartialAccumulationWindow
 from traincheck.rules.step_window.clipping import ClipAfterStep, ClipScaledGradients
 from traincheck.rules.step_window.optimizers import (
@@ -324,6 +325,7 @@ RULES: tuple[Rule, ...] = (
     TargetOutsideActivationRange(),
     SoftmaxOverQueries(),
     LabelsNotShifted(),
+    StatisticOfOneElement(),
     ReplicasDiffer(),
     RanksStepUnequally(),
     DdpBypassed(),

@@ -35,6 +35,7 @@ from traincheck.collect.tensors.operation_looks import (
 from traincheck.collect.tensors.reading import PLAIN_TYPES
 from traincheck.collect.tensors.row_looks import NAMES as OF_ROWS
 from traincheck.collect.tensors.row_looks import RowLooks
+from traincheck.collect.tensors.statistics import Statistics, is_of_normalize
 from traincheck.collect.tensors.value_looks import LOOKS, of_labels
 from traincheck.collect.trace_writer.call_site import operand, where, where_program
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -92,6 +93,7 @@ class OperationObserver(Observer):
         self._rows = RowLooks(self._enter)
         self._gates = Gates()
         self._trained = TrainedLosses()
+        self._statistics = Statistics()
         self._depth = self._models = self._evaluations = 0
         self._is_evaluation = False  # whether it looks because of an evaluation
 
@@ -137,6 +139,7 @@ class OperationObserver(Observer):
         self._rows.end_step()
         self._gates.clear()
         self._trained.clear()
+        self._statistics.clear()
         self._depth = self._models = 0
         self._is_evaluation = False
         uses = _without_signal(list(_uses(lines)))
@@ -157,10 +160,12 @@ class OperationObserver(Observer):
     ) -> None:
         """The program has called a function."""
         name = NAMES.get(name, name)
+        if name == "vector_norm" and is_of_normalize():
+            name = "normalize"
         if name in CUTTING:
             self._enter_gate(name, args, kwargs, result)
         places: dict[bool, str | None] = {}
-        for look, read in LOOKS.get(name, ()):
+        for look, read in (*LOOKS.get(name, ()), *self._statistics.looks(name)):
             of_layers = look in OF_LAYERS
             if of_layers not in places:
                 places[of_layers] = where_program(_LAYERS if of_layers else _METHODS)

@@ -136,7 +136,7 @@ def _softmax(call: Call) -> Numbers | None:
     }
 
 
-def _reduction(call: Call) -> Numbers | None:
+def reduction(call: Call) -> Numbers | None:
     """The number of elements that each result is of, and whether rows of a batch are mixed."""
     given = call.given(0, "input", "self")
     if type(given) not in PLAIN_TYPES or not given.dim():
@@ -433,13 +433,13 @@ NAMES: Mapping[str, str] = {
 # What layers and functions of torch call for the program
 OF_LAYERS = frozenset({
     "softmax", "rectifier", "blocked", "embedding", "dropout", "resize", "recurrent", "loss",
-    "table",
+    "statistic", "table",
 })  # fmt: skip
 _CHOICES: Sequence[tuple[str, Look, str]] = (
     ("softmax", _softmax, "softmax log_softmax"),
     (
         "reduction",
-        _reduction,
+        reduction,
         "mean sum std var max min amax amin argmax argmin norm normalize logsumexp prod median "
         "nanmean nansum vector_norm",
     ),
