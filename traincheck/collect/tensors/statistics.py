@@ -58,7 +58,7 @@ class Statistics:
         self._means.clear()
 
     def looks(self, name: str) -> tuple[tuple[str, Look], ...]:
-        """The looks at calls of a function."""
+        """The numbers that are read of calls of a function."""
         return (("statistic", self._read),) if name in _NAMES else ()
 
     def _read(self, call: Call) -> Numbers | None:
