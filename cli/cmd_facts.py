@@ -35,6 +35,9 @@ _MOST_RUNS = 2
 @click.option(
     "--annotate", is_flag=True, help="Print the source of the run with facts beside its lines."
 )
+@click.option(
+    "--brief", is_flag=True, help="Print one text for an assistant: facts, source, what is missing."
+)
 @click.option("--all", "everything", is_flag=True, help="Show all facts, none folded.")
 @click.option(
     "--format",
@@ -50,6 +53,7 @@ def facts(
     population: Path | None,
     write_population: str | None,
     annotate: bool,
+    brief: bool,
     everything: bool,
     form: str,
 ) -> None:
@@ -68,6 +72,7 @@ def facts(
       traincheck facts traces/r1
       traincheck facts traces/r1 --all
       traincheck facts traces/r1 --annotate
+      traincheck facts traces/r1 --brief > facts.md
       traincheck facts traces/good traces/bad
       traincheck facts traces/ --write-population mine.json
       traincheck facts traces/r1 --population mine.json
@@ -94,6 +99,12 @@ def facts(
             f"traincheck facts takes one run or two, not {len(directories)}",
             fix="traincheck facts RUN, or traincheck facts A B",
         )
+    if (annotate or brief) and (len(directories) == _MOST_RUNS or form == "json"):
+        option = "--brief" if brief else "--annotate"
+        raise UsageError(
+            f"{option} prints text about one run",
+            fix=f"traincheck facts {option} RUN",
+        )
     runs = [one_run(directory) for directory in directories]
     cards = [api.facts(run, population) for run in runs]
     card = cards[0]
@@ -104,7 +115,9 @@ def facts(
         else:
             shown.write_contrasts_text(found, card, cards[1], sys.stdout, everything=everything)
         return
-    if annotate:
+    if brief:
+        shown.write_facts_brief(card, api.annotated_source(runs[0], card), sys.stdout)
+    elif annotate:
         shown.write_annotated_text(api.annotated_source(runs[0], card), sys.stdout)
     elif form == "json":
         shown.write_json(shown.facts_json(card), sys.stdout)

@@ -170,6 +170,32 @@ def test_source_without_a_copy_is_said(
     assert "No fact has a line of which the trace holds a copy" in capsys.readouterr().out
 
 
+def test_a_brief_holds_all_facts_and_what_is_missing(
+    command: Command, runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(runs[1], "--format", "json")
+    told = {row["text"] for row in json.loads(capsys.readouterr().out)["facts"]}
+    assert command(runs[1], "--brief") == 0
+    out = capsys.readouterr().out
+    assert all(text in out for text in told)
+    unusual = out.partition("## Unusual facts")[2].partition("## Usual facts")[0]
+    assert "changes in a recorded step" in unusual
+    missing = out.partition("## What was not looked at")[2]
+    assert "operators.softmax" in missing  # no function of torch is in this trace
+    assert "signal.loss" not in missing
+    assert command(runs[0], "--brief") == 0
+    assert "## Unusual facts, the rarest first\n\nNone." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--brief", "--annotate"])
+def test_a_text_about_one_run_is_of_one_run(
+    option: str, command: Command, runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(*runs, option) == 2
+    assert command(runs[0], option, "--format", "json") == 2
+    assert capsys.readouterr().err.count(f"{option} prints text about one run") == 2
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

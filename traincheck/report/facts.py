@@ -12,6 +12,7 @@ from rich.text import Text
 from traincheck.facts.card import RULES, Card, Line, among_programs
 from traincheck.facts.compare import Contrast
 from traincheck.facts.kinds import PARTS
+from traincheck.facts.table import KINDS
 from traincheck.report.facts_source import File
 from traincheck.report.lines import page, paragraph, table
 from traincheck.schema.places import short
@@ -38,6 +39,40 @@ def write_facts_text(card: Card, stream: TextIO, *, everything: bool = False) ->
             paragraph(console, Text("usual", style="bold"))
             table(console, rest, indent=2)
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
+
+
+_READING = """\
+traincheck recorded this run; its rules found what stands under "Findings". A fact is what was seen,
+with the number of healthy programs that show the same. It says nothing of why, and nothing of
+whether it is wrong: healthy programs have unusual facts, too. Hold each against what the program is
+meant to do, at the line that is named, before you call it a bug. Some steps are recorded in full,
+the others in outline, so a number is of the steps or rows that were read."""
+
+
+def write_facts_brief(card: Card, files: Sequence[File], stream: TextIO) -> None:
+    """Write one text for an assistant: all facts, the source that they are about, and the gaps."""
+    stream.write(f"# {printable(card.head)}\n\n{_READING}\n")
+    for title, lines in (
+        ("Findings", card.findings),
+        ("Unusual facts, the rarest first", card.unusual),
+        ("Usual facts", card.usual),
+    ):
+        stream.write(f"\n## {title}\n\n" + ("" if lines else "None.\n"))
+        for line in lines:
+            known = _programs(line, card)
+            label = line.severity or line.part
+            text = f"- {label}: {_text(line)}" + (f"; {known}" if known else "")
+            stream.write(f"{printable(text)}\n")
+    stream.write("\n## Source, with facts below their lines\n\n```text\n")
+    write_annotated_text(files, stream)
+    seen = {line.fact.kind for line in card.lines}
+    unseen = [kind.name for kind in KINDS if kind.name not in seen]
+    stream.write("```\n\n## What was not looked at\n\n")
+    stream.write("- Numbers that the program prints or logs, and its intention.\n")
+    if unseen:
+        stream.write(
+            f"- Of these kinds of facts the trace shows nothing: {', '.join(sorted(unseen))}.\n"
+        )
 
 
 def write_facts_markdown(card: Card, stream: TextIO) -> None:

@@ -48,10 +48,10 @@ class _Lookup:
 
 @dataclass(slots=True)
 class RowLooks:
-    """Looks at calls, and enters their numbers with ``add`` where the line is read.
+    """Reads the rows that calls get, and hands their numbers to ``add``.
 
     Attributes:
-        add: gets the key of a line, and a function that reads the call.
+        add: is given the key of a line, and a function that reads one call of it.
     """
 
     add: Add
