@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
-import linecache
+from collections.abc import Sequence
 from types import FrameType
+
+from traincheck.handlers import give_back
+from traincheck.schema.files import read_regular
 
 _LONGEST = 200  # characters of an expression
 
@@ -23,10 +27,12 @@ def second_operand(frame: FrameType | None) -> str:
     if line is None or line != end or start is None or stop is None or stop - start > _LONGEST:
         return ""
     # Places are counted in bytes
-    text = linecache.getline(frame.f_code.co_filename, line).encode()[start:stop].decode()
+    lines = _lines(frame.f_code.co_filename)
     try:
+        text = lines[line - 1][start:stop].decode()
         found = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:  # the file was changed since
+    except (IndexError, ValueError, SyntaxError) as error:
+        give_back(error)  # the file was changed since
         return ""
     operand: ast.expr | None = None
     if isinstance(found, ast.BinOp):
@@ -34,6 +40,16 @@ def second_operand(frame: FrameType | None) -> str:
     elif isinstance(found, ast.Call) and found.args:
         operand = found.args[-1]
     return _name(operand)
+
+
+@functools.lru_cache(maxsize=8)
+def _lines(path: str) -> Sequence[bytes]:
+    """The lines of a file; none of one that cannot be read, as of a notebook."""
+    try:
+        return read_regular(path).splitlines()
+    except OSError as error:
+        give_back(error)
+        return ()
 
 
 def _name(found: ast.expr | None) -> str:

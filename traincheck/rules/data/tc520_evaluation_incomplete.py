@@ -65,7 +65,7 @@ class EvaluationIncomplete(BuiltInRule, code="TC520"):
     """
 
     title = "The final evaluation leaves out the last batch of {variables}"
-    likely_cause = "{variables} is built with drop_last=True, as for training."
+    likely_cause = "drop_last=True was passed to {variables}, as for training."
     fix = "Build the loader of the test with drop_last=False."
     needs = BATCHES | Needs(calls=frozenset({Families.MODULE, Families.OPTIMIZER_STEP}))
     share: float = 0.01
